@@ -1,0 +1,179 @@
+// Package jobs is the client side of the job system: what a job is, which
+// moves between its states are legal, and how jobs are submitted, read,
+// listed, awaited, cancelled and run again.
+//
+// It knows nothing of NATS. The durable side stands behind Ledger, Queue and
+// Index, implemented in internal/bus/jobstore; running jobs is the business
+// of internal/worker.
+package jobs
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/helmdeck/helmdeck/pkg/artifacts"
+	"github.com/helmdeck/helmdeck/pkg/identity"
+	"github.com/helmdeck/helmdeck/pkg/packs"
+)
+
+// State of a job.
+type State string
+
+// The states. Retrying is queued with a past attempt.
+const (
+	Scheduled State = "scheduled"
+	Queued    State = "queued"
+	Running   State = "running"
+	Retrying  State = "retrying"
+	Succeeded State = "succeeded"
+	Failed    State = "failed"
+	Cancelled State = "cancelled"
+)
+
+// Terminal reports whether no further move is legal.
+func (s State) Terminal() bool { return s == Succeeded || s == Failed || s == Cancelled }
+
+// Priority is the lane a job queues in.
+type Priority string
+
+// The lanes, served strictly high first, then 8:3:1 so that none starves.
+const (
+	High   Priority = "high"
+	Normal Priority = "normal"
+	Low    Priority = "low"
+)
+
+// Lanes lists the priorities from the first served to the last.
+var Lanes = []Priority{High, Normal, Low}
+
+// Key locates a job: its id and the bus tokens of whom it belongs to. Tenant
+// and Owner may be empty when an administrator asks for a job by id alone.
+type Key struct {
+	Tenant, Owner, ID string
+}
+
+// Job is the record of a job as every surface shows it, without input and
+// without secrets. Every lifecycle event carries it.
+type Job struct {
+	ID       string   `json:"id"`
+	Pack     string   `json:"pack"`
+	Version  string   `json:"version"` // "v1"
+	Pool     string   `json:"pool"`
+	State    State    `json:"state"`
+	Attempt  int      `json:"attempt"` // charged attempts begun; lost workers are not charged
+	Priority Priority `json:"priority"`
+	// Progress is filled in by readers from the latest progress event.
+	Progress *Progress `json:"progress,omitempty"`
+	// QueuePosition is approximate: messages before it in its lane.
+	QueuePosition *int            `json:"queue_position,omitempty"`
+	Output        json.RawMessage `json:"output,omitempty"`
+	// OutputKey is the blob of an output above the claim-check limit; readers
+	// resolve it into Output.
+	OutputKey string            `json:"output_key,omitempty"`
+	Artifacts []artifacts.Ref   `json:"artifacts,omitempty"`
+	Error     *Failure          `json:"error,omitempty"`
+	SessionID string            `json:"session_id,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Caller    identity.Caller   `json:"caller"`
+	ParentID  string            `json:"parent_id,omitempty"`
+	ReplayOf  string            `json:"replay_of,omitempty"`
+
+	CreatedAt    time.Time `json:"created_at"`
+	ScheduledFor time.Time `json:"scheduled_for,omitzero"`
+	StartedAt    time.Time `json:"started_at,omitzero"` // of the current or last attempt
+	FinishedAt   time.Time `json:"finished_at,omitzero"`
+	DurationMS   int64     `json:"duration_ms,omitempty"` // of the last attempt, milliseconds
+	Warnings     []string  `json:"warnings,omitempty"`
+
+	TimeoutS    int          `json:"timeout_s,omitempty"` // per attempt
+	MaxAttempts int          `json:"max_attempts,omitempty"`
+	Effect      packs.Effect `json:"effect,omitempty"`
+	// Worker runs the current attempt.
+	Worker string `json:"worker,omitempty"`
+	// Runs counts claims, Lost those whose worker was lost. Runs numbers the
+	// .lc events of started; Attempt = Runs - Lost.
+	Runs int `json:"runs,omitempty"`
+	Lost int `json:"lost,omitempty"`
+	// CancelRequested is set while a running job is being stopped.
+	CancelRequested bool `json:"cancel_requested,omitempty"`
+	// History is the error chain of earlier attempts, oldest first, bounded.
+	History []AttemptError `json:"history,omitempty"`
+	// RetryAt is when a retrying job runs again.
+	RetryAt time.Time `json:"retry_at,omitzero"`
+}
+
+// Key returns the key of the job.
+func (j Job) Key() Key {
+	return Key{Tenant: j.Caller.TenantToken(), Owner: j.Caller.Owner(), ID: j.ID}
+}
+
+// Progress is how far a running job has come.
+type Progress struct {
+	Percent float64   `json:"percent"` // 0 to 100
+	Message string    `json:"message"`
+	At      time.Time `json:"at"`
+}
+
+// Failure is the error part of a record.
+type Failure struct {
+	Code    packs.Code     `json:"code"`
+	Message string         `json:"message"`
+	Details []packs.Detail `json:"details,omitempty"`
+	// RetryAfterS asks the caller to wait so many seconds.
+	RetryAfterS int `json:"retry_after_s,omitempty"`
+}
+
+// AttemptError is the outcome of one attempt that did not win.
+type AttemptError struct {
+	Run     int        `json:"run"`
+	Worker  string     `json:"worker"`
+	Code    packs.Code `json:"code"`
+	Message string     `json:"message"`
+	At      time.Time  `json:"at"`
+}
+
+// Submission is a job on its way through the queue: the record and what it
+// runs on.
+type Submission struct {
+	Job   Job             `json:"job"`
+	Input json.RawMessage `json:"input,omitempty"`
+	// InputKey is the blob of an input above the claim-check limit.
+	InputKey    string `json:"input_key,omitempty"`
+	TraceParent string `json:"traceparent,omitempty"`
+}
+
+// Request asks for a job. It is the body of POST /api/v1/jobs.
+type Request struct {
+	Pack        string            `json:"pack"`
+	Version     string            `json:"version,omitempty"` // "", "latest" or "v<n>"
+	Input       json.RawMessage   `json:"input,omitempty"`
+	Priority    Priority          `json:"priority,omitempty"`
+	TimeoutS    int               `json:"timeout_s,omitempty"`
+	MaxAttempts int               `json:"max_attempts,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	ParentID    string            `json:"parent_id,omitempty"`
+	// IdempotencyKey comes from the Idempotency-Key header.
+	IdempotencyKey string `json:"-"`
+}
+
+// Query selects jobs for a listing, newest first.
+type Query struct {
+	Tenant, Owner string // tokens; both empty: everybody's (administrators)
+	State         State
+	Pack, Pool    string
+	Parent        string
+	LabelKey      string
+	LabelValue    string
+	Since, Until  time.Time // by creation
+	Limit         int       // 1 to 200; 0: 50
+	Cursor        string
+}
+
+// DeadLetter is a job that failed for good, with its input, for inspection
+// and replay.
+type DeadLetter struct {
+	Submission Submission `json:"submission"`
+	// Poison is set when the job was quarantined because workers died on it.
+	Poison bool      `json:"poison,omitempty"`
+	DeadAt time.Time `json:"dead_at"`
+}

@@ -1,0 +1,126 @@
+// Package packs says what a capability pack is: a typed value made by Define
+// that holds its contract (name, version, pool, needs, schemas, limits) and
+// its handler, and the engine that runs one under a deadline.
+//
+// A handler takes everything from *Run: see the packs in the sub-folders, one
+// family a folder, one pack a file, and the table in catalog.
+package packs
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/helmdeck/helmdeck/pkg/artifacts"
+	"github.com/helmdeck/helmdeck/pkg/identity"
+	"github.com/helmdeck/helmdeck/pkg/sessions"
+)
+
+// Pool is a class of workers.
+type Pool string
+
+// The pools. A pack names its own; an operator may route it elsewhere.
+const (
+	PoolCore    Pool = "core"
+	PoolBrowser Pool = "browser"
+	PoolMedia   Pool = "media"
+	PoolLLM     Pool = "llm"
+	PoolRepo    Pool = "repo"
+	PoolCode    Pool = "code"
+	PoolDoc     Pool = "doc"
+	PoolDesktop Pool = "desktop"
+)
+
+// Pools lists all pools.
+var Pools = []Pool{PoolCore, PoolBrowser, PoolMedia, PoolLLM, PoolRepo, PoolCode, PoolDoc, PoolDesktop}
+
+// Pack is a declared pack with its types erased. Define makes it.
+type Pack interface {
+	// Info is the contract every surface shows.
+	Info() Info
+	// Validate checks input against the input schema, all faults at once as
+	// Details of an invalid_input Error, and returns a warning for every
+	// unknown key. Empty input counts as {}. An explicit null on an optional
+	// key means absent.
+	Validate(input json.RawMessage) (warnings []string, err error)
+	// Handle decodes validated input over the defaults and runs the handler.
+	Handle(ctx context.Context, run *Run, input json.RawMessage) (json.RawMessage, error)
+	// CheckOutput checks output against the output schema.
+	CheckOutput(output json.RawMessage) error
+}
+
+// Info is the public contract of a pack.
+type Info struct {
+	Name        string          `json:"name"`
+	Version     string          `json:"version"` // "v1"
+	Summary     string          `json:"summary"`
+	Description string          `json:"description,omitempty"`
+	Pool        Pool            `json:"pool"`
+	Async       bool            `json:"async"` // usually takes longer than a request should wait
+	Needs       Needs           `json:"needs"`
+	Input       json.RawMessage `json:"input_schema"`
+	Output      json.RawMessage `json:"output_schema"`
+	// Errors lists every code the pack may answer with.
+	Errors   []Code            `json:"errors"`
+	Effect   Effect            `json:"effect,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Examples []Example         `json:"examples,omitempty"`
+
+	Timeout       time.Duration `json:"-"` // per attempt
+	MaxAttempts   int           `json:"-"`
+	MaxInputBytes int64         `json:"-"`
+	Hidden        bool          `json:"-"` // test packs
+}
+
+// Example is one call a reader can copy.
+type Example struct {
+	Title string          `json:"title"`
+	Input json.RawMessage `json:"input"`
+}
+
+// Needs is what a pack declares; Run offers just that.
+type Needs struct {
+	Session   *sessions.Spec `json:"session,omitempty"`
+	Egress    bool           `json:"egress,omitempty"`
+	Artifacts bool           `json:"artifacts,omitempty"`
+}
+
+// Services is what the host of a run (a worker, or packstest) provides.
+type Services struct {
+	Leaser sessions.Leaser
+	// HTTP is the client behind the egress guard.
+	HTTP *http.Client
+	// CheckURL gives an early verdict on a URL a caller chose; a refusal is
+	// an error whose text says why.
+	CheckURL  func(ctx context.Context, url string) error
+	Artifacts *artifacts.Store
+	// Begin writes the marker of an EffectOnce pack; it fails with
+	// outcome_unknown when an earlier attempt wrote it already.
+	Begin func(ctx context.Context) error
+	// Progress and Log report to whoever follows the job; both may be called
+	// at any rate, the host coalesces.
+	Progress func(percent float64, message string)
+	Log      func(line string)
+	// Scratch is an empty folder of the run's own, removed after it.
+	Scratch string
+}
+
+// Invocation is one attempt of a job as the engine sees it.
+type Invocation struct {
+	JobID    string
+	Attempt  int
+	Fence    uint64 // fencing token of the claim
+	Worker   string
+	Caller   identity.Caller
+	Input    json.RawMessage
+	Timeout  time.Duration // 0: the pack's own
+	Services Services
+}
+
+// Outcome is what a successful run leaves.
+type Outcome struct {
+	Output    json.RawMessage
+	Artifacts []artifacts.Ref
+	SessionID string
+}
