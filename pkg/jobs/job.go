@@ -90,10 +90,16 @@ type Job struct {
 	Effect      packs.Effect `json:"effect,omitempty"`
 	// Worker runs the current attempt.
 	Worker string `json:"worker,omitempty"`
-	// Runs counts claims, Lost those whose worker was lost. Runs numbers the
-	// .lc events of started; Attempt = Runs - Lost.
-	Runs int `json:"runs,omitempty"`
-	Lost int `json:"lost,omitempty"`
+	// Runs counts claims; Lost counts those whose worker was lost and Returned
+	// those a stopping worker handed back, neither of which is charged:
+	// Attempt = Runs - Lost - Returned.
+	Runs     int `json:"runs,omitempty"`
+	Lost     int `json:"lost,omitempty"`
+	Returned int `json:"returned,omitempty"`
+	// EffectBegun is set once an EffectOnce pack is about to act.
+	EffectBegun bool `json:"effect_begun,omitempty"`
+	// Poison is set on a failed job that was quarantined.
+	Poison bool `json:"poison,omitempty"`
 	// CancelRequested is set while a running job is being stopped.
 	CancelRequested bool `json:"cancel_requested,omitempty"`
 	// History is the error chain of earlier attempts, oldest first, bounded.
@@ -154,6 +160,8 @@ type Request struct {
 	ParentID    string            `json:"parent_id,omitempty"`
 	// IdempotencyKey comes from the Idempotency-Key header.
 	IdempotencyKey string `json:"-"`
+	// TraceParent is the W3C trace context of the request.
+	TraceParent string `json:"-"`
 }
 
 // Query selects jobs for a listing, newest first.

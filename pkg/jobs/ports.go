@@ -1,0 +1,154 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/helmdeck/helmdeck/pkg/packs"
+)
+
+// Errors of the ports a caller may branch on.
+var (
+	// ErrNotFound: no such job, or not the caller's.
+	ErrNotFound = errors.New("job not found")
+	// ErrConflict: the lifecycle moved since it was read.
+	ErrConflict = errors.New("lifecycle moved")
+	// ErrQueued: the queue holds the job already.
+	ErrQueued = errors.New("already queued")
+	// ErrQueueFull: the pool's queue is at its limit.
+	ErrQueueFull = errors.New("queue is full")
+	// ErrUnavailable: the bus cannot be reached or its storage failed.
+	ErrUnavailable = errors.New("bus unavailable")
+)
+
+// Kind names a lifecycle event; it is the last part of its CloudEvents type.
+type Kind string
+
+// The lifecycle events, in the order a job may meet them.
+const (
+	KindScheduled       Kind = "scheduled"
+	KindStarted         Kind = "started"
+	KindEffectBegun     Kind = "effect_begun"
+	KindCancelRequested Kind = "cancel_requested"
+	KindRetrying        Kind = "retrying"
+	KindSucceeded       Kind = "succeeded"
+	KindFailed          Kind = "failed"
+	KindCancelled       Kind = "cancelled"
+)
+
+// Record is the newest lifecycle event of a job.
+type Record struct {
+	Job      Job
+	Kind     Kind
+	Sequence uint64 // of the event; the expectation of the next one
+}
+
+// Move is the next lifecycle event of a job.
+type Move struct {
+	Job  Job
+	Kind Kind
+	// Expected is the sequence of the event this one follows, 0 for the first.
+	Expected uint64
+	// Input is stored with the first event of the job, so that it can be
+	// inspected and run again after it left the queue; nil at later moves.
+	Input       *Submission
+	TraceParent string
+}
+
+// Ledger is the source of truth: the lifecycle of every job, written by
+// compare-and-set.
+type Ledger interface {
+	// Last returns the newest event, or ErrNotFound. leader asks the leader
+	// of the stream, which knows every acknowledged write.
+	Last(ctx context.Context, k Key, leader bool) (Record, error)
+	// Append stores m and returns its sequence; ErrConflict when the
+	// lifecycle is not at m.Expected.
+	Append(ctx context.Context, m Move) (uint64, error)
+	// Input returns what the job ran on, or ErrNotFound before its first claim.
+	Input(ctx context.Context, k Key) (Submission, error)
+}
+
+// Place is where a waiting job stands.
+type Place string
+
+// The places.
+const (
+	InQueue    Place = "queue"
+	InHold     Place = "hold"
+	InSchedule Place = "schedule"
+)
+
+// Queue holds the jobs that wait.
+type Queue interface {
+	// Enqueue puts a job into its lane: nil only when the bus has it safe.
+	// ErrQueued when it is there already, ErrQueueFull at the limit.
+	Enqueue(ctx context.Context, s Submission) error
+	// Schedule puts a job into its lane at a later time; scheduling it again
+	// replaces the time.
+	Schedule(ctx context.Context, s Submission, at time.Time) error
+	// Find looks a waiting job up in queue, hold and schedule, or ErrNotFound.
+	Find(ctx context.Context, k Key) (Submission, Place, error)
+	// Remove takes a job out of queue, hold and schedule; absent is no error.
+	Remove(ctx context.Context, k Key, pool string) error
+}
+
+// Reservation is what an idempotency key stands for.
+type Reservation struct {
+	JobID     string    `json:"job_id"`
+	InputHash string    `json:"input_hash"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// Keys holds idempotency keys.
+type Keys interface {
+	// Reserve stores r under hash, or returns what is there already.
+	Reserve(ctx context.Context, hash string, r Reservation) (held Reservation, fresh bool, err error)
+}
+
+// Index is the read model of listings. Nothing but listings depends on it.
+type Index interface {
+	List(ctx context.Context, q Query) (page []Job, next string, err error)
+	// Ahead is roughly how many jobs wait before j in its lane.
+	Ahead(j Job) int
+}
+
+// Feed tells when jobs end and how far they have come.
+type Feed interface {
+	// Terminal delivers the terminal record of a job that ends after the
+	// call, at most once and perhaps never: callers re-read as well.
+	Terminal(k Key) (ended <-chan Job, stop func())
+	// Progress returns the newest progress of a job, nil when none is known.
+	Progress(ctx context.Context, k Key) *Progress
+	// Cancel tells the worker at once that a cancel was requested; a message
+	// lost costs no more than one heartbeat.
+	Cancel(ctx context.Context, worker string, k Key)
+}
+
+// DeadLetters holds the jobs that failed for good.
+type DeadLetters interface {
+	// List returns dead letters newest first. Empty tenant and owner: all.
+	List(ctx context.Context, q DeadQuery) (page []DeadLetter, next string, err error)
+	// Get returns one, or ErrNotFound.
+	Get(ctx context.Context, k Key) (DeadLetter, error)
+}
+
+// DeadQuery selects dead letters.
+type DeadQuery struct {
+	Tenant, Owner string
+	Pool, Pack    string
+	Limit         int // 1 to 200; 0: 50
+	Cursor        string
+}
+
+// Stash keeps inputs and outputs too large for a message.
+type Stash interface {
+	Stash(ctx context.Context, key string, r io.Reader) error
+	Unstash(ctx context.Context, key string) (io.ReadCloser, error)
+}
+
+// Catalog finds packs by name and version.
+type Catalog interface {
+	Get(name, version string) (packs.Pack, error)
+}

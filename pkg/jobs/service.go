@@ -1,0 +1,266 @@
+package jobs
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/helmdeck/helmdeck/pkg/identity"
+	"github.com/helmdeck/helmdeck/pkg/packs"
+)
+
+// Limits of a request; each is a default of Config.
+const (
+	// InlineLimit is the largest input or output inside a message, in bytes;
+	// above it goes to the stash (claim check).
+	InlineLimit = 256 << 10
+	// MaxLabels, MaxLabelKey and MaxLabelValue bound the labels of a job.
+	MaxLabels, MaxLabelKey, MaxLabelValue = 32, 64, 256
+	// MaxIdempotencyKey is in bytes of UTF-8.
+	MaxIdempotencyKey = 256
+	// MaxTimeoutS is two hours, the longest a session may live.
+	MaxTimeoutS = 7200
+	// MaxAttempts bounds max_attempts of a request.
+	MaxAttempts = 25
+)
+
+// Config is what a Service is built from.
+type Config struct {
+	Ledger Ledger
+	Queue  Queue
+	Keys   Keys
+	Index  Index
+	Feed   Feed
+	Dead   DeadLetters
+	Stash  Stash
+	Packs  Catalog
+	// KeySecret keys the hash of idempotency keys.
+	KeySecret []byte
+	// Route overrides the pool of a pack by name.
+	Route map[string]string
+	Now   func() time.Time // nil: time.Now
+	NewID func() string    // nil: UUID version 7
+}
+
+// Service is the client side of the job system. REST, MCP and the command
+// line all call it. Errors are *packs.Error.
+type Service struct {
+	cfg Config
+}
+
+// New returns a Service over the ports of cfg.
+func New(cfg Config) *Service {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.NewID == nil {
+		cfg.NewID = func() string { return uuid.Must(uuid.NewV7()).String() }
+	}
+	return &Service{cfg: cfg}
+}
+
+// Submit validates r, every fault at once, and puts a job into its queue. It
+// returns once the bus has the job safe. With an idempotency key the same
+// caller gets the same job for the same input.
+func (s *Service) Submit(ctx context.Context, c identity.Caller, r Request) (Job, error) {
+	sub, err := s.prepare(c, r)
+	if err != nil {
+		return Job{}, err
+	}
+	if r.IdempotencyKey != "" {
+		return s.submitKeyed(ctx, c, r, sub)
+	}
+	return s.enqueue(ctx, sub)
+}
+
+// prepare turns a request into a submission without touching the bus.
+func (s *Service) prepare(c identity.Caller, r Request) (Submission, error) {
+	pack, err := s.cfg.Packs.Get(r.Pack, r.Version)
+	if err != nil {
+		return Submission{}, asError(err)
+	}
+	info := pack.Info()
+	if int64(len(r.Input)) > info.MaxInputBytes && info.MaxInputBytes > 0 {
+		return Submission{}, packs.Errorf(packs.PayloadTooLarge,
+			"the input of %s may be at most %d bytes, this one has %d; store large content with artifact.put or upload it and pass its key",
+			info.Name, info.MaxInputBytes, len(r.Input))
+	}
+	warnings, err := pack.Validate(r.Input)
+	if faults := r.faults(); len(faults) > 0 || err != nil {
+		return Submission{}, mergeFaults(err, faults)
+	}
+	input := r.Input
+	if len(input) == 0 {
+		input = json.RawMessage("{}")
+	}
+	c.Scopes = nil // rights are checked at the door, not carried in records
+	job := Job{
+		ID: s.cfg.NewID(), Pack: info.Name, Version: info.Version, Pool: s.pool(info), State: Queued,
+		Priority: r.Priority, Labels: maps.Clone(r.Labels), Caller: c, ParentID: r.ParentID,
+		CreatedAt: s.cfg.Now().UTC(), Warnings: warnings, TimeoutS: r.TimeoutS,
+		MaxAttempts: r.MaxAttempts, Effect: info.Effect,
+	}
+	if job.Priority == "" {
+		job.Priority = Normal
+	}
+	if job.MaxAttempts == 0 {
+		job.MaxAttempts = info.MaxAttempts
+	}
+	if job.TimeoutS == 0 {
+		job.TimeoutS = int((info.Timeout + time.Second - 1) / time.Second)
+	}
+	return Submission{Job: job, Input: input, TraceParent: r.TraceParent}, nil
+}
+
+func (s *Service) pool(info packs.Info) string {
+	if p, ok := s.cfg.Route[info.Name]; ok {
+		return p
+	}
+	return string(info.Pool)
+}
+
+// faults checks everything about a request but the pack's own input.
+func (r Request) faults() []packs.Detail {
+	var d []packs.Detail
+	add := func(pointer, format string, args ...any) {
+		d = append(d, packs.Detail{Pointer: pointer, Message: fmt.Sprintf(format, args...)})
+	}
+	switch r.Priority {
+	case "", High, Normal, Low:
+	default:
+		add("/priority", "must be high, normal or low, got %q", r.Priority)
+	}
+	if r.TimeoutS < 0 || r.TimeoutS > MaxTimeoutS {
+		add("/timeout_s", "must be between 1 and %d seconds", MaxTimeoutS)
+	}
+	if r.MaxAttempts < 0 || r.MaxAttempts > MaxAttempts {
+		add("/max_attempts", "must be between 1 and %d", MaxAttempts)
+	}
+	if len(r.Labels) > MaxLabels {
+		add("/labels", "at most %d labels, got %d", MaxLabels, len(r.Labels))
+	}
+	for k, v := range r.Labels {
+		if k == "" || len(k) > MaxLabelKey || len(v) > MaxLabelValue {
+			add("/labels", "label %.80q: key of 1 to %d bytes and value of at most %d bytes", k, MaxLabelKey, MaxLabelValue)
+		}
+	}
+	if len(r.IdempotencyKey) > MaxIdempotencyKey || !utf8.ValidString(r.IdempotencyKey) {
+		add("", "Idempotency-Key must be valid UTF-8 of at most %d bytes", MaxIdempotencyKey)
+	}
+	return d
+}
+
+func mergeFaults(err error, faults []packs.Detail) error {
+	var pe *packs.Error
+	if !errors.As(err, &pe) {
+		if err != nil {
+			return asError(err)
+		}
+		pe = packs.Errorf(packs.InvalidInput, "the request is not valid: %s %s", faults[0].Pointer, faults[0].Message)
+	}
+	merged := *pe
+	merged.Details = append(append([]packs.Detail(nil), pe.Details...), faults...)
+	return &merged
+}
+
+// enqueue is the one publish of a submit.
+func (s *Service) enqueue(ctx context.Context, sub Submission) (Job, error) {
+	job := sub.Job
+	sub, err := s.stashInput(ctx, sub)
+	if err != nil {
+		return Job{}, err
+	}
+	err = s.cfg.Queue.Enqueue(ctx, sub)
+	if err != nil && !errors.Is(err, ErrQueued) {
+		return Job{}, submitError(err)
+	}
+	return job, nil
+}
+
+func (s *Service) submitKeyed(ctx context.Context, c identity.Caller, r Request, sub Submission) (Job, error) {
+	want := Reservation{JobID: sub.Job.ID, InputHash: inputHash(r), CreatedAt: sub.Job.CreatedAt}
+	held, fresh, err := s.cfg.Keys.Reserve(ctx, s.keyHash(c, r.IdempotencyKey), want)
+	if err != nil {
+		return Job{}, submitError(err)
+	}
+	if fresh {
+		return s.enqueue(ctx, sub)
+	}
+	if held.InputHash != want.InputHash {
+		e := packs.Errorf(packs.IdempotencyConflict,
+			"this Idempotency-Key was used for another call; use a new key, or repeat the call exactly")
+		return Job{}, e
+	}
+	sub.Job.ID, sub.Job.CreatedAt = held.JobID, held.CreatedAt
+	job, err := s.read(ctx, sub.Job.Key())
+	if errors.Is(err, ErrNotFound) {
+		// The first submit died between reserving the key and publishing.
+		return s.enqueue(ctx, sub)
+	}
+	if err != nil {
+		return Job{}, submitError(err)
+	}
+	return job, nil
+}
+
+func (s *Service) keyHash(c identity.Caller, key string) string {
+	mac := hmac.New(sha256.New, s.cfg.KeySecret)
+	// The lengths keep ("a","bc") and ("ab","c") apart.
+	fmt.Fprintf(mac, "%d:%s%d:%s%s", len(c.Tenant), c.Tenant, len(c.Subject), c.Subject, key)
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// inputHash covers all that makes two calls the same call. JSON input is
+// compacted, so that white space does not matter.
+func inputHash(r Request) string {
+	r.Input = compact(r.Input)
+	b, err := json.Marshal(r)
+	if err != nil { // r.Input passed validation, so it is JSON
+		b = r.Input
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+func submitError(err error) error {
+	switch {
+	case errors.Is(err, ErrQueueFull):
+		e := packs.Fail(packs.RateLimited, err, "the queue of this pool is full; try again in a few seconds")
+		e.RetryAfter = 5 * time.Second
+		return e
+	case errors.Is(err, ErrUnavailable):
+		e := packs.Fail(packs.SessionUnavailable, err,
+			"the job queue cannot take the job now (bus or its storage unavailable); nothing was lost, try again shortly")
+		e.RetryAfter = 5 * time.Second
+		return e
+	}
+	return asError(err)
+}
+
+// asError makes err a *packs.Error; what is none becomes internal.
+func asError(err error) error {
+	var pe *packs.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &pe):
+		return pe
+	case errors.Is(err, ErrNotFound):
+		return packs.Fail(packs.NotFound, err, "no such job; list jobs with GET /api/v1/jobs")
+	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrQueueFull):
+		return submitError(err)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return packs.Fail(packs.Timeout, err, "the request ended before the answer was there; the job, if one was made, goes on")
+	default:
+		return packs.Fail(packs.Internal, err, "internal error; the server's log has the details")
+	}
+}
