@@ -145,13 +145,13 @@ func TestRunExitCode(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			var out bytes.Buffer
-			got, err := run(dir, []string{"./..."}, &out, &out)
+			var out, errOut bytes.Buffer
+			got, err := run(dir, []string{"./..."}, &out, &errOut)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if got != tt.want {
-				t.Errorf("exit code: got %d, want %d; output:\n%s", got, tt.want, out.String())
+				t.Errorf("exit code: got %d, want %d; output:\n%s", got, tt.want, out.String()+errOut.String())
 			}
 		})
 	}
