@@ -23,6 +23,14 @@ var (
 	ErrNoSpace = errors.New("artifact store is full")
 	// ErrBadLink: a signed link is malformed, altered or expired.
 	ErrBadLink = errors.New("artifact link is invalid or expired")
+	// ErrBadRange: a Range is negative or starts beyond the last byte.
+	ErrBadRange = errors.New("artifact range is out of bounds")
+	// ErrBadNamespace: a Draft's Pack cannot be a namespace.
+	ErrBadNamespace = errors.New("artifact namespace is not valid")
+	// ErrBadCursor: a Query's Cursor was not returned by a listing.
+	ErrBadCursor = errors.New("artifact cursor is not valid")
+	// ErrExists: a blob is already stored under the key.
+	ErrExists = errors.New("artifact key is taken")
 )
 
 // Ref describes one stored artifact. It is what job records, lists and events
@@ -59,11 +67,14 @@ type Draft struct {
 	Attempt     int
 	Tenant      string
 	Owner       string
-	// TTL is the time to keep it; zero means the store's default.
+	// TTL is the time to keep it; zero means the store's default, negative
+	// means for ever.
 	TTL time.Duration
 }
 
-// Range selects bytes of an artifact. The zero value is all of it.
+// Range selects bytes of an artifact. The zero value is all of it. An Offset
+// equal to the size selects nothing, a greater one is ErrBadRange; a Length
+// that reaches beyond the end is cut.
 type Range struct {
 	Offset int64
 	Length int64 // 0: to the end
@@ -83,16 +94,20 @@ type Query struct {
 // whose process dies leaves nothing that Open, Stat or Walk shows.
 type Blobs interface {
 	// Put streams r into key and returns the number of bytes and their
-	// lower-case hex SHA-256. meta is kept with the bytes.
+	// lower-case hex SHA-256. meta is kept with the bytes. A key that exists
+	// is refused with ErrExists before r is read; two Puts of one new key at
+	// the same time are the caller's mistake. ErrNoSpace when full; an error
+	// of r comes back wrapped.
 	Put(ctx context.Context, key string, meta map[string]string, r io.Reader) (size int64, sha256 string, err error)
-	// Open streams the bytes of key in rng. ErrNotFound when absent.
+	// Open streams the bytes of key in rng. ErrNotFound when absent,
+	// ErrBadRange as Range says. ctx bounds the reading too.
 	Open(ctx context.Context, key string, rng Range) (io.ReadCloser, error)
 	// Stat returns size, checksum and the metadata given to Put.
 	Stat(ctx context.Context, key string) (Blob, error)
 	// Delete removes key; removing an absent key is no error.
 	Delete(ctx context.Context, key string) error
-	// Walk calls fn for every key with the prefix. It also reclaims what
-	// unfinished uploads older than an hour left behind.
+	// Walk calls fn for every key with the prefix; fn may delete. It also
+	// reclaims what unfinished uploads older than an hour left behind.
 	Walk(ctx context.Context, prefix string, fn func(Blob) error) error
 }
 

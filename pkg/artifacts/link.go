@@ -1,0 +1,62 @@
+package artifacts
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// DefaultLinkTTL is how long a download link holds.
+const DefaultLinkTTL = 15 * time.Minute
+
+// The parameters of a signed link.
+const (
+	paramExpires   = "expires"   // unix seconds
+	paramSignature = "signature" // hex HMAC-SHA256
+)
+
+// Link returns the query string (without "?") that lets whoever has it
+// download key until expires, which is rounded down to seconds; zero means
+// DefaultLinkTTL from now. It does not look whether key exists.
+func (s *Store) Link(key string, expires time.Time) string {
+	if expires.IsZero() {
+		expires = s.cfg.Now().Add(DefaultLinkTTL)
+	}
+	at := strconv.FormatInt(expires.Unix(), 10)
+	return url.Values{
+		paramExpires:   {at},
+		paramSignature: {hex.EncodeToString(s.sign(key, at))},
+	}.Encode()
+}
+
+// VerifyLink returns nil when rawQuery, the query string of a request for
+// key, holds a link of Link that has not expired, and ErrBadLink otherwise.
+// Other parameters are of no account; repeated ones of ours are refused.
+func (s *Store) VerifyLink(key, rawQuery string) error {
+	query, err := url.ParseQuery(rawQuery)
+	if err != nil || len(query[paramExpires]) != 1 || len(query[paramSignature]) != 1 {
+		return ErrBadLink
+	}
+	at := query.Get(paramExpires)
+	got, err := hex.DecodeString(query.Get(paramSignature))
+	if err != nil || !hmac.Equal(got, s.sign(key, at)) {
+		return ErrBadLink
+	}
+	// Only signed, so only what Link wrote, gets here.
+	seconds, err := strconv.ParseInt(at, 10, 64)
+	if err != nil || !s.cfg.Now().Before(time.Unix(seconds, 0)) {
+		return ErrBadLink
+	}
+	return nil
+}
+
+// sign covers a label, the expiry and the key. The expiry holds no newline
+// where Link wrote it, so no two pairs sign the same text.
+func (s *Store) sign(key, expires string) []byte {
+	mac := hmac.New(sha256.New, s.cfg.LinkKey)
+	mac.Write([]byte("helmdeck artifact link v1\n" + expires + "\n" + key))
+	return mac.Sum(nil)
+}
