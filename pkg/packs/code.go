@@ -123,3 +123,26 @@ func Errorf(c Code, format string, args ...any) *Error {
 func Fail(c Code, err error, message string) *Error {
 	return &Error{Code: c, Message: message, Err: err}
 }
+
+// Fatal returns err as an Error no automatic retry follows. An err that is no
+// Error yet becomes handler_failed.
+func Fatal(err error) *Error { return withRetry(err, false) }
+
+// Retry returns err as an Error that is retried automatically, not before
+// after. An err that is no Error yet becomes handler_failed.
+func Retry(err error, after time.Duration) *Error {
+	e := withRetry(err, true)
+	e.RetryAfter = after
+	return e
+}
+
+func withRetry(err error, retry bool) *Error {
+	var e Error
+	if typed, ok := errors.AsType[*Error](err); ok {
+		e = *typed
+	} else {
+		e = *Fail(HandlerFailed, err, "the pack could not do its work")
+	}
+	e.Retry = &retry
+	return &e
+}

@@ -9,6 +9,7 @@ package packs
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"time"
 
@@ -86,6 +87,22 @@ type Needs struct {
 	Artifacts bool           `json:"artifacts,omitempty"`
 }
 
+// ArtifactStore is what a run needs of the artifact store; *artifacts.Store
+// is one. What Put stores stays hidden until the host publishes it.
+type ArtifactStore interface {
+	Put(ctx context.Context, d artifacts.Draft, r io.Reader) (artifacts.Ref, error)
+	Open(ctx context.Context, key string, rng artifacts.Range) (io.ReadCloser, artifacts.Ref, error)
+	Stat(ctx context.Context, key string) (artifacts.Ref, error)
+	List(ctx context.Context, q artifacts.Query) ([]artifacts.Ref, string, error)
+}
+
+// EgressRefusal is what the error of a guarded HTTP client implements when
+// the guard, not the network, stopped the request. Its text is for the caller.
+type EgressRefusal interface {
+	error
+	EgressDenied() bool
+}
+
 // Services is what the host of a run (a worker, or packstest) provides.
 type Services struct {
 	Leaser sessions.Leaser
@@ -94,7 +111,7 @@ type Services struct {
 	// CheckURL gives an early verdict on a URL a caller chose; a refusal is
 	// an error whose text says why.
 	CheckURL  func(ctx context.Context, url string) error
-	Artifacts *artifacts.Store
+	Artifacts ArtifactStore
 	// Begin writes the marker of an EffectOnce pack; it fails with
 	// outcome_unknown when an earlier attempt wrote it already.
 	Begin func(ctx context.Context) error
@@ -118,9 +135,11 @@ type Invocation struct {
 	Services Services
 }
 
-// Outcome is what a successful run leaves.
+// Outcome is what a run leaves.
 type Outcome struct {
-	Output    json.RawMessage
+	Output json.RawMessage // nil when the run failed
+	// Artifacts are the hidden artifacts the run saved, for the host to
+	// publish when the attempt wins and to delete when it does not.
 	Artifacts []artifacts.Ref
 	SessionID string
 }

@@ -1,0 +1,19 @@
+// Package catalog is the one table of packs. A new pack adds its line here;
+// nothing registers itself.
+package catalog
+
+import (
+	"github.com/helmdeck/helmdeck/pkg/packs"
+)
+
+// Options says which packs to offer beyond those everybody gets.
+type Options struct {
+	// TestPacks adds the hidden test.* family.
+	TestPacks bool
+}
+
+// All returns the packs of this build in the order of their families.
+func All(o Options) []packs.Pack {
+	all := []packs.Pack{}
+	return all
+}
