@@ -122,7 +122,8 @@ type Blob struct {
 
 // Index keeps the durable metadata of visible artifacts.
 type Index interface {
-	// Put records ref; recording the same key again is no error.
+	// Put records ref without its URL; recording the same key again is no
+	// error.
 	Put(ctx context.Context, ref Ref) error
 	// Get returns the record of key, or ErrNotFound.
 	Get(ctx context.Context, key string) (Ref, error)
