@@ -55,7 +55,7 @@ func (s *Service) cancelOnce(ctx context.Context, k Key) (Job, error) {
 	}
 	job.State, job.FinishedAt = Cancelled, s.cfg.Now().UTC()
 	job.Error = &Failure{Code: packs.Cancelled, Message: "cancelled before it ran"}
-	move := Move{Job: job, Kind: KindCancelled, Expected: rec.Sequence}
+	move := Move{Job: job, Expected: rec.Sequence}
 	if rec.Sequence == 0 {
 		// Its input goes with the message; keep it, so that Retry works.
 		if sub, _, err := s.cfg.Queue.Find(ctx, job.Key()); err == nil {
@@ -72,7 +72,7 @@ func (s *Service) requestCancel(ctx context.Context, rec Record) (Job, error) {
 	job := rec.Job
 	if !job.CancelRequested {
 		job.CancelRequested = true
-		if _, err := s.cfg.Ledger.Append(ctx, Move{Job: job, Kind: KindCancelRequested, Expected: rec.Sequence}); err != nil {
+		if _, err := s.cfg.Ledger.Append(ctx, Move{Job: job, Expected: rec.Sequence}); err != nil {
 			return Job{}, err
 		}
 	}

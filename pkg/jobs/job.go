@@ -88,6 +88,9 @@ type Job struct {
 	TimeoutS    int          `json:"timeout_s,omitempty"` // per attempt
 	MaxAttempts int          `json:"max_attempts,omitempty"`
 	Effect      packs.Effect `json:"effect,omitempty"`
+	// RetryTimeouts: the caller asked for more than one attempt, so a timeout
+	// of the pack itself is worth another one.
+	RetryTimeouts bool `json:"retry_timeouts,omitempty"`
 	// Worker runs the current attempt.
 	Worker string `json:"worker,omitempty"`
 	// Runs counts claims; Lost counts those whose worker was lost and Returned

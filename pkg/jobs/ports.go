@@ -23,32 +23,16 @@ var (
 	ErrUnavailable = errors.New("bus unavailable")
 )
 
-// Kind names a lifecycle event; it is the last part of its CloudEvents type.
-type Kind string
-
-// The lifecycle events, in the order a job may meet them.
-const (
-	KindScheduled       Kind = "scheduled"
-	KindStarted         Kind = "started"
-	KindEffectBegun     Kind = "effect_begun"
-	KindCancelRequested Kind = "cancel_requested"
-	KindRetrying        Kind = "retrying"
-	KindSucceeded       Kind = "succeeded"
-	KindFailed          Kind = "failed"
-	KindCancelled       Kind = "cancelled"
-)
-
 // Record is the newest lifecycle event of a job.
 type Record struct {
 	Job      Job
-	Kind     Kind
 	Sequence uint64 // of the event; the expectation of the next one
 }
 
 // Move is the next lifecycle event of a job.
 type Move struct {
-	Job  Job
-	Kind Kind
+	// Job is the record after the move; its state decides the event's type.
+	Job Job
 	// Expected is the sequence of the event this one follows, 0 for the first.
 	Expected uint64
 	// Input is stored with the first event of the job, so that it can be

@@ -9,6 +9,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/identity"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
@@ -182,7 +183,7 @@ func (s *Service) stashInput(ctx context.Context, sub Submission) (Submission, e
 	if len(sub.Input) <= InlineLimit {
 		return sub, nil
 	}
-	key := StashKey(sub.Job.ID, "input")
+	key := artifacts.InputKey(sub.Job.ID)
 	if err := s.cfg.Stash.Stash(ctx, key, bytes.NewReader(sub.Input)); err != nil {
 		return sub, packs.Fail(packs.ArtifactFailed, err, "the input could not be stored; try again")
 	}
@@ -206,9 +207,6 @@ func LoadInput(ctx context.Context, stash Stash, sub Submission) (json.RawMessag
 	}
 	return b, nil
 }
-
-// StashKey is the stash key of a job's input, or of the output of one run.
-func StashKey(jobID, part string) string { return "_jobs/" + jobID + "/" + part }
 
 func compact(raw json.RawMessage) json.RawMessage {
 	var b bytes.Buffer

@@ -107,7 +107,7 @@ func (s *Service) prepare(c identity.Caller, r Request) (Submission, error) {
 		ID: s.cfg.NewID(), Pack: info.Name, Version: info.Version, Pool: s.pool(info), State: Queued,
 		Priority: r.Priority, Labels: maps.Clone(r.Labels), Caller: c, ParentID: r.ParentID,
 		CreatedAt: s.cfg.Now().UTC(), Warnings: warnings, TimeoutS: r.TimeoutS,
-		MaxAttempts: r.MaxAttempts, Effect: info.Effect,
+		MaxAttempts: r.MaxAttempts, RetryTimeouts: r.MaxAttempts > 1, Effect: info.Effect,
 	}
 	if job.Priority == "" {
 		job.Priority = Normal

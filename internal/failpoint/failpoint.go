@@ -1,0 +1,56 @@
+// Package failpoint lets fault tests end a process between two steps of the
+// life of a job, or plant a known bug that a checker must catch. Both exist
+// only in binaries built with the tag "faults"; in all others Hit does
+// nothing and Planted is a constant false, so that the compiler drops them.
+package failpoint
+
+// Names of the steps at which a process built with the tag "faults" can be
+// ended, in the order of the life of a job.
+const (
+	SubmitBeforeKey      = "submit.before_key"
+	SubmitAfterKey       = "submit.after_key"
+	SubmitAfterPublish   = "submit.after_publish"
+	ClaimBeforeStarted   = "claim.before_started"
+	ClaimAfterStarted    = "claim.after_started"
+	RunAfterHandler      = "run.after_handler"
+	FinishAfterTerminal  = "finish.after_terminal"
+	FinishAfterPublish   = "finish.after_publish"
+	FinishAfterAck       = "finish.after_ack"
+	RetryAfterEvent      = "retry.after_event"
+	RetryAfterSchedule   = "retry.after_schedule"
+	RetryAfterAck        = "retry.after_ack"
+	MoverAfterPublish    = "mover.after_publish"
+	MoverAfterAck        = "mover.after_ack"
+	CancelAfterEvent     = "cancel.after_event"
+	CancelAfterRemove    = "cancel.after_remove"
+	CancelAfterRequest   = "cancel.after_request"
+	ConsequenceAfterDead = "consequence.after_dead"
+)
+
+// Steps lists the failpoints a kill test walks through.
+var Steps = []string{
+	SubmitBeforeKey, SubmitAfterKey, SubmitAfterPublish,
+	ClaimBeforeStarted, ClaimAfterStarted, RunAfterHandler,
+	FinishAfterTerminal, FinishAfterPublish, FinishAfterAck,
+	RetryAfterEvent, RetryAfterSchedule, RetryAfterAck,
+	MoverAfterPublish, MoverAfterAck,
+	CancelAfterEvent, CancelAfterRemove, CancelAfterRequest, ConsequenceAfterDead,
+}
+
+// The bugs that can be planted by name in HELMDECK_PLANT.
+const (
+	BugAckBeforeFinish   = "ack_before_finish"
+	BugLoserAcks         = "loser_acks"
+	BugNoFence           = "no_fence"
+	BugConflictIsLost    = "conflict_is_lost"
+	BugPurgeBeforeCancel = "purge_before_cancel"
+	BugMoverDrops        = "mover_drops_on_taken"
+	BugAcceptBeforeAck   = "accept_before_ack"
+	BugRetryAckFirst     = "retry_ack_first"
+)
+
+// Bugs lists the bugs that can be planted.
+var Bugs = []string{
+	BugAckBeforeFinish, BugLoserAcks, BugNoFence, BugConflictIsLost,
+	BugPurgeBeforeCancel, BugMoverDrops, BugAcceptBeforeAck, BugRetryAckFirst,
+}

@@ -1,0 +1,190 @@
+package worker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/packs"
+)
+
+// action is what a worker does with a delivery.
+type action int
+
+const (
+	// leave: touch neither lifecycle nor message. Another worker has the
+	// job; a late acknowledgement would delete the message under it.
+	leave action = iota
+	// finished: the job has ended; acknowledge.
+	finished
+	// wait: the next attempt is not due; give the message back until then.
+	wait
+	// claim: append next and run.
+	claim
+	// settle: append next, a terminal record, and acknowledge.
+	settle
+)
+
+// decision is what decide makes of a delivery.
+type decision struct {
+	action action
+	next   jobs.Job
+	until  time.Time // of wait
+}
+
+// maxStartless is how often a message may be delivered without any claim
+// before it counts as poison. Generous, for a worker without a free slot
+// gives messages back.
+const maxStartless = 100
+
+// decide says what to do with a delivery of sub, given the newest record of
+// the job (rec.Sequence 0: none yet) and how often the message was delivered.
+func decide(sub jobs.Submission, rec jobs.Record, delivered uint64, worker string, maxLost int, now time.Time) decision {
+	if rec.Sequence == 0 {
+		job := sub.Job
+		if delivered > maxStartless {
+			return quarantine(job, now, fmt.Sprintf("the job was handed out %d times and no worker could start it", delivered))
+		}
+		return start(job, worker, now)
+	}
+	job := rec.Job
+	switch {
+	case job.State.Terminal():
+		return decision{action: finished}
+	case job.State == jobs.Retrying:
+		if job.RetryAt.After(now) {
+			return decision{action: wait, until: job.RetryAt}
+		}
+		return start(job, worker, now)
+	case job.State != jobs.Running:
+		return start(job, worker, now)
+	case delivered <= 1:
+		// Running, and this is a fresh copy: its worker may well be alive. If
+		// it is not, the message comes again after the acknowledgement wait.
+		return decision{action: leave}
+	}
+	return takeOver(job, worker, maxLost, now)
+}
+
+// takeOver claims a running job whose worker let the acknowledgement wait
+// pass: it is lost, or so slow that it must be fenced off.
+func takeOver(job jobs.Job, worker string, maxLost int, now time.Time) decision {
+	lost := fmt.Sprintf("worker %s was lost while it ran the job", job.Worker)
+	job = remember(job, packs.Internal, lost, now)
+	job.Lost++
+	switch {
+	case job.CancelRequested:
+		return ended(job, jobs.Cancelled, packs.Cancelled, "cancelled; its worker was lost meanwhile", now)
+	case job.EffectBegun:
+		return ended(job, jobs.Failed, packs.OutcomeUnknown,
+			"the worker was lost after the effect had begun, so it may or may not have happened; check before you call again", now)
+	case job.Lost > maxLost:
+		return quarantine(job, now, fmt.Sprintf("%d workers were lost while they ran this job; it is quarantined", job.Lost))
+	}
+	return start(job, worker, now)
+}
+
+func start(job jobs.Job, worker string, now time.Time) decision {
+	job.State, job.Worker = jobs.Running, worker
+	job.StartedAt, job.RetryAt, job.Error = now.UTC(), time.Time{}, nil
+	job.Runs++
+	job.Attempt = job.Runs - job.Lost - job.Returned
+	return decision{action: claim, next: job}
+}
+
+func quarantine(job jobs.Job, now time.Time, message string) decision {
+	job.Poison = true
+	return ended(job, jobs.Failed, packs.HandlerFailed, message, now)
+}
+
+func ended(job jobs.Job, state jobs.State, code packs.Code, message string, now time.Time) decision {
+	job.State, job.FinishedAt = state, now.UTC()
+	job.Error = &jobs.Failure{Code: code, Message: message}
+	return decision{action: settle, next: job}
+}
+
+// maxHistory bounds the error chain in a record.
+const maxHistory = 20
+
+// remember adds the outcome of the present run to the job's history.
+func remember(job jobs.Job, code packs.Code, message string, now time.Time) jobs.Job {
+	h := append([]jobs.AttemptError(nil), job.History...)
+	h = append(h, jobs.AttemptError{Run: job.Runs, Worker: job.Worker, Code: code, Message: message, At: now.UTC()})
+	job.History = h[max(0, len(h)-maxHistory):]
+	return job
+}
+
+// outcome is how the run of an attempt ended.
+type outcome struct {
+	err  *packs.Error // nil: success
+	stop error        // why the run was stopped from outside, nil if it was not
+}
+
+// verdict is what follows from an outcome.
+type verdict struct {
+	next  jobs.Job
+	delay time.Duration // of a retry
+	// silent: write nothing and leave the message alone.
+	silent bool
+}
+
+// judge turns the outcome of a run into the next record.
+func judge(job jobs.Job, o outcome, now time.Time, backoff func(int) time.Duration) verdict {
+	took := now.Sub(job.StartedAt)
+	job.DurationMS = took.Milliseconds()
+	switch {
+	case o.stop == errFenced:
+		return verdict{silent: true}
+	case o.err == nil:
+		job.State, job.FinishedAt, job.Error = jobs.Succeeded, now.UTC(), nil
+		return verdict{next: job}
+	case o.stop == errCancelled:
+		return verdict{next: ended(job, jobs.Cancelled, packs.Cancelled, "cancelled while it ran", now).next}
+	case o.stop == errStopping:
+		return handBack(job, now)
+	}
+	code, message := o.err.Code, o.err.Message
+	if o.stop == errStalled {
+		code, message = packs.Timeout, "the job showed no progress for too long and was stopped"
+	}
+	job = remember(job, code, message, now)
+	if retries(job, code, o.err.Retry) {
+		delay := max(backoff(job.Attempt), o.err.RetryAfter)
+		job.State, job.RetryAt = jobs.Retrying, now.Add(delay).UTC()
+		job.Error = &jobs.Failure{Code: code, Message: message, Details: o.err.Details}
+		return verdict{next: job, delay: delay}
+	}
+	next := ended(job, jobs.Failed, code, message, now).next
+	next.Error.Details = o.err.Details
+	if o.err.RetryAfter > 0 {
+		next.Error.RetryAfterS = int((o.err.RetryAfter + time.Second - 1) / time.Second)
+	}
+	return verdict{next: next}
+}
+
+// handBack returns a job whose worker stops, uncharged. An effect that has
+// begun cannot be handed on.
+func handBack(job jobs.Job, now time.Time) verdict {
+	if job.EffectBegun {
+		return verdict{next: ended(job, jobs.Failed, packs.OutcomeUnknown,
+			"the worker was stopped after the effect had begun, so it may or may not have happened; check before you call again", now).next}
+	}
+	job = remember(job, packs.Internal, "the worker was stopped and handed the job back", now)
+	job.Returned++
+	job.State, job.RetryAt = jobs.Retrying, now.UTC()
+	return verdict{next: job}
+}
+
+// retries says whether the system runs a failed job again by itself.
+func retries(job jobs.Job, code packs.Code, forced *bool) bool {
+	if job.Attempt >= job.MaxAttempts || job.EffectBegun {
+		return false
+	}
+	if forced != nil {
+		return *forced
+	}
+	if code == packs.Timeout {
+		return job.RetryTimeouts
+	}
+	return code.Automatic()
+}

@@ -1,0 +1,211 @@
+package worker
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/helmdeck/helmdeck/pkg/jobs"
+)
+
+// longPoll is how long an idle lane is asked to wait for its next job.
+const longPoll = 30 * time.Second
+
+// maxPull bounds one pull, so that one worker cannot empty a queue that
+// others are waiting at.
+const maxPull = 256
+
+// weights order the lanes of one round, so that low still moves while high
+// has a backlog.
+var weights = map[jobs.Priority]int{jobs.High: 8, jobs.Normal: 3, jobs.Low: 1}
+
+// puller feeds the slots of one pool. An idle lane has one request for one
+// job outstanding; all others are asked without waiting.
+type puller struct {
+	w        *Worker
+	lanes    []Lane
+	polling  []bool // by lane, touched by run only
+	arrivals chan arrival
+	free     chan struct{} // one token a free slot
+	running  *sync.WaitGroup
+	polls    sync.WaitGroup
+	log      func(error, Lane)
+}
+
+type arrival struct {
+	lane int
+	ds   []Delivery
+	err  error
+}
+
+func newPuller(w *Worker, pool string, slots int, running *sync.WaitGroup) *puller {
+	p := &puller{w: w, lanes: w.cfg.Source.Lanes(pool), free: make(chan struct{}, slots), running: running}
+	p.polling = make([]bool, len(p.lanes))
+	p.arrivals = make(chan arrival, len(p.lanes))
+	for range slots {
+		p.free <- struct{}{}
+	}
+	p.log = func(err error, l Lane) {
+		w.cfg.Log.Warn().Err(err).Str("pool", l.Pool).Str("lane", string(l.Priority)).Msg("pull failed, trying again")
+	}
+	return p
+}
+
+// run pulls until ctx ends. Jobs run under runCtx.
+func (p *puller) run(ctx, runCtx context.Context) {
+	pollCtx, stopPolls := context.WithCancel(ctx)
+	defer p.finish(runCtx)
+	defer stopPolls()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case a := <-p.arrivals: // no slot is free as far as we know
+			p.arrived(ctx, runCtx, a)
+			continue
+		case <-p.free:
+		}
+		if ctx.Err() != nil {
+			p.free <- struct{}{}
+			return
+		}
+		if n := p.sweep(ctx, runCtx, pollCtx); n > 0 {
+			continue
+		}
+		// Every lane is empty and has its long poll out: wait for one.
+		select {
+		case <-ctx.Done():
+		case a := <-p.arrivals:
+			p.free <- struct{}{}
+			p.arrived(ctx, runCtx, a)
+			continue
+		}
+		p.free <- struct{}{}
+	}
+}
+
+// sweep asks every lane that is not polled for as many jobs as there are
+// free slots, one of which the caller holds, and returns how many it started.
+// When none was there the caller still holds its slot.
+func (p *puller) sweep(ctx, runCtx, pollCtx context.Context) (started int) {
+	held := 1
+	for held < maxPull {
+		select {
+		case <-p.free:
+			held++
+			continue
+		default:
+		}
+		break
+	}
+	for _, i := range p.order() {
+		if p.polling[i] || started == held {
+			continue
+		}
+		ds, err := p.w.cfg.Source.Pull(ctx, p.lanes[i], held-started, 0)
+		if err != nil && ctx.Err() == nil {
+			p.log(err, p.lanes[i])
+		}
+		for _, d := range ds {
+			p.start(runCtx, d)
+		}
+		started += len(ds)
+		if len(ds) == 0 {
+			p.poll(pollCtx, i, err)
+		}
+	}
+	give := held - started
+	if started == 0 {
+		give-- // the caller's
+	}
+	for range give {
+		p.free <- struct{}{}
+	}
+	return started
+}
+
+// poll sends the one long request of an idle lane.
+func (p *puller) poll(ctx context.Context, i int, failed error) {
+	p.polling[i] = true
+	p.polls.Go(func() {
+		if failed != nil { // the bus is away: do not spin
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second/2 + rand.N(time.Second)):
+			}
+		}
+		ds, err := p.w.cfg.Source.Pull(ctx, p.lanes[i], 1, longPoll)
+		p.arrivals <- arrival{lane: i, ds: ds, err: err}
+	})
+}
+
+// arrived starts what a long poll brought, or gives it back when no slot is
+// free, so that another worker takes it at once.
+func (p *puller) arrived(ctx, runCtx context.Context, a arrival) {
+	p.polling[a.lane] = false
+	if a.err != nil && ctx.Err() == nil {
+		p.log(a.err, p.lanes[a.lane])
+	}
+	for _, d := range a.ds {
+		select {
+		case <-p.free:
+			if ctx.Err() == nil {
+				p.start(runCtx, d)
+				continue
+			}
+			p.free <- struct{}{}
+		default:
+		}
+		p.giveBack(runCtx, d)
+	}
+}
+
+func (p *puller) giveBack(ctx context.Context, d Delivery) {
+	if err := d.Nak(ctx, 0); err != nil {
+		p.w.cfg.Log.Warn().Err(err).Msg("job not given back; it comes again after the acknowledgement wait")
+	}
+}
+
+// start runs one delivery in a slot the puller holds.
+func (p *puller) start(runCtx context.Context, d Delivery) {
+	p.running.Go(func() {
+		defer func() { p.free <- struct{}{} }()
+		p.w.handle(runCtx, d)
+	})
+}
+
+// finish waits for the long polls and gives back what they brought late.
+func (p *puller) finish(runCtx context.Context) {
+	p.polls.Wait()
+	close(p.arrivals)
+	for a := range p.arrivals {
+		for _, d := range a.ds {
+			p.giveBack(runCtx, d)
+		}
+	}
+}
+
+// order draws the order of the lanes for one round.
+func (p *puller) order() []int {
+	total := 0
+	for _, l := range p.lanes {
+		total += weights[l.Priority]
+	}
+	order := make([]int, 0, len(p.lanes))
+	if total > 0 {
+		pick := rand.N(total)
+		for i, l := range p.lanes {
+			if pick -= weights[l.Priority]; pick < 0 {
+				order = append(order, i)
+				break
+			}
+		}
+	}
+	for i := range p.lanes {
+		if len(order) == 0 || i != order[0] {
+			order = append(order, i)
+		}
+	}
+	return order
+}
