@@ -91,7 +91,7 @@ type Needs struct {
 // is one. What Put stores stays hidden until the host publishes it.
 type ArtifactStore interface {
 	Put(ctx context.Context, d artifacts.Draft, r io.Reader) (artifacts.Ref, error)
-	Open(ctx context.Context, key string, rng artifacts.Range) (io.ReadCloser, artifacts.Ref, error)
+	Open(ctx context.Context, key string, rng artifacts.Range) (artifacts.Ref, io.ReadCloser, error)
 	Stat(ctx context.Context, key string) (artifacts.Ref, error)
 	List(ctx context.Context, q artifacts.Query) ([]artifacts.Ref, string, error)
 }

@@ -90,12 +90,20 @@ func (r *Run) Session(ctx context.Context) (sessions.Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lease %s session: %w", r.info.Needs.Session.Image, err)
 	}
-	r.mu.Lock()
-	late := r.closed
-	r.session = s
-	r.mu.Unlock()
-	if late {
+	if !r.keep(s) {
 		return nil, errors.Join(errRunOver, s.Close(context.WithoutCancel(ctx)))
+	}
+	return s, nil
+}
+
+// keep takes s as the session of the run and watches over it, unless the run
+// is over.
+func (r *Run) keep(s sessions.Session) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.session = s
+	if r.closed {
+		return false
 	}
 	r.watchers.Go(func() {
 		select {
@@ -104,7 +112,7 @@ func (r *Run) Session(ctx context.Context) (sessions.Session, error) {
 		case <-r.done:
 		}
 	})
-	return s, nil
+	return true
 }
 
 // errRunOver answers a handler's goroutine that outlived its handler.

@@ -48,15 +48,15 @@ func (r *Run) SaveArtifactIn(ctx context.Context, namespace, name, contentType s
 // OpenArtifact streams the bytes of an artifact the caller may see. Unknown
 // keys and those of others are one artifact_failed that no retry follows.
 // The caller of OpenArtifact closes the reader.
-func (r *Run) OpenArtifact(ctx context.Context, key string, rng artifacts.Range) (io.ReadCloser, artifacts.Ref, error) {
+func (r *Run) OpenArtifact(ctx context.Context, key string, rng artifacts.Range) (artifacts.Ref, io.ReadCloser, error) {
 	if _, err := r.StatArtifact(ctx, key); err != nil {
-		return nil, artifacts.Ref{}, err
+		return artifacts.Ref{}, nil, err
 	}
-	body, ref, err := r.store().Open(ctx, key, rng)
+	ref, body, err := r.store().Open(ctx, key, rng)
 	if err != nil {
-		return nil, artifacts.Ref{}, lookupFailed(key, err)
+		return artifacts.Ref{}, nil, lookupFailed(key, err)
 	}
-	return &storeReader{key: key, ReadCloser: body}, ref, nil
+	return ref, &storeReader{key: key, ReadCloser: body}, nil
 }
 
 // StatArtifact describes an artifact the caller may see; errors are those of
@@ -101,8 +101,15 @@ func storeFailed(err error) error {
 	if _, typed := errors.AsType[*Error](err); typed {
 		return err
 	}
-	if errors.Is(err, artifacts.ErrNoSpace) {
+	switch {
+	case errors.Is(err, artifacts.ErrNoSpace):
 		return Fail(ArtifactFailed, err, "the artifact store is full; delete artifacts or ask the operator for space, then try again")
+	case errors.Is(err, artifacts.ErrBadCursor):
+		return Fail(InvalidInput, err, "the cursor is not one that a listing returned; leave it out to start from the newest")
+	case errors.Is(err, artifacts.ErrBadNamespace):
+		return Fail(InvalidInput, err, "the namespace may have letters, digits, '.', '_' and '-' only, and must begin with a letter or digit")
+	case errors.Is(err, artifacts.ErrBadRange):
+		return Fail(InvalidInput, err, "the range lies outside the artifact")
 	}
 	return Fail(ArtifactFailed, err, "the artifact store did not answer; try again")
 }

@@ -1,0 +1,431 @@
+package packs_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/helmdeck/helmdeck/pkg/artifacts"
+	"github.com/helmdeck/helmdeck/pkg/identity"
+	"github.com/helmdeck/helmdeck/pkg/packs"
+	"github.com/helmdeck/helmdeck/pkg/packs/packstest"
+	"github.com/helmdeck/helmdeck/pkg/sessions"
+)
+
+var _ packs.ArtifactStore = (*artifacts.Store)(nil)
+
+type answer struct {
+	N int `json:"n" jsonschema:"maximum=9"`
+}
+
+// needs declares everything, for handlers that use some of it.
+var needs = packs.Needs{Session: &sessions.Spec{Image: "base"}, Egress: true, Artifacts: true}
+
+func handler(n packs.Needs, run func(ctx context.Context, run *packs.Run) (answer, error)) packs.Pack {
+	return packs.Define(packs.Spec[struct{}, answer]{
+		Name: "t.t", Summary: "s", Needs: n,
+		Run: func(ctx context.Context, r *packs.Run, _ struct{}) (answer, error) { return run(ctx, r) },
+	})
+}
+
+func failing(err error) packs.Pack {
+	return handler(needs, func(context.Context, *packs.Run) (answer, error) { return answer{}, err })
+}
+
+type refusal struct{}
+
+func (refusal) Error() string      { return "egress denied: 10.0.0.1 is private" }
+func (refusal) EgressDenied() bool { return true }
+
+func TestExecuteClassifies(t *testing.T) {
+	t.Parallel()
+	secret := errors.New("secret detail")
+	tests := []struct {
+		name    string
+		pack    packs.Pack
+		code    packs.Code
+		message string
+	}{
+		{"typed", failing(packs.Errorf(packs.SchemaMismatch, "it moved")), packs.SchemaMismatch, "it moved"},
+		{"typed and wrapped", failing(errors.Join(secret, packs.Errorf(packs.RateLimited, "slow down"))), packs.RateLimited, "slow down"},
+		{"unknown code", failing(&packs.Error{Code: "oops", Message: "x"}), packs.Internal, "something went wrong inside the system; report this with the job id"},
+		{"untyped", failing(secret), packs.Internal, "something went wrong inside the system; report this with the job id"},
+		{"no session", failing(sessions.ErrUnavailable), packs.SessionUnavailable, "no session is free now; try again later"},
+		{"session lost", failing(sessions.ErrLost), packs.SessionUnavailable, "the session was lost while in use; try again"},
+		{"killed", failing(sessions.ErrKilled), packs.ResourceExhausted, "a program of the pack was killed, for want of memory as a rule; try a smaller input"},
+		{"store full", failing(artifacts.ErrNoSpace), packs.ArtifactFailed, "the artifact store is full; delete artifacts or ask the operator for space, then try again"},
+		{"refusal", failing(errors.Join(errors.New("get"), refusal{})), packs.InvalidInput, "egress denied: 10.0.0.1 is private"},
+		{"step timeout", failing(context.DeadlineExceeded), packs.Timeout, "a step of the job took too long; try again"},
+		{"panic", handler(needs, func(context.Context, *packs.Run) (answer, error) { panic(secret) }), packs.HandlerFailed, "the pack crashed on this input; report it with the job id"},
+		{"nil map", handler(needs, func(context.Context, *packs.Run) (answer, error) {
+			var m map[string]int
+			m["a"]++
+			return answer{}, nil
+		}), packs.HandlerFailed, "the pack crashed on this input; report it with the job id"},
+		{"goexit", handler(needs, func(context.Context, *packs.Run) (answer, error) { runtime.Goexit(); return answer{}, nil }), packs.Internal, "something went wrong inside the system; report this with the job id"},
+		{"output", handler(needs, func(context.Context, *packs.Run) (answer, error) { return answer{N: 10}, nil }), packs.InvalidOutput, "the output of t.t does not match its schema (/n: must be at most 9, got 10); report this"},
+		{"undeclared session", handler(packs.Needs{}, func(ctx context.Context, r *packs.Run) (answer, error) {
+			_, err := r.Session(ctx)
+			return answer{}, err
+		}), packs.Internal, "something went wrong inside the system; report this with the job id"},
+		{"undeclared egress", handler(packs.Needs{}, func(_ context.Context, r *packs.Run) (answer, error) { r.HTTP(); return answer{}, nil }), packs.Internal, "something went wrong inside the system; report this with the job id"},
+		{"undeclared effect", handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) { return answer{}, r.Begin(ctx) }), packs.Internal, "something went wrong inside the system; report this with the job id"},
+		{"no leaser", handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) {
+			_, err := r.Session(ctx)
+			return answer{}, err
+		}), packs.SessionUnavailable, "no scheduler is configured on this worker"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			res := packstest.Run(t, tt.pack, nil)
+			res.WantCode(t, tt.code)
+			if res.Err.Message != tt.message {
+				t.Errorf("got message %q, want %q", res.Err.Message, tt.message)
+			}
+			if res.Output != nil {
+				t.Errorf("got output %s of a failed run", res.Output)
+			}
+		})
+	}
+}
+
+func TestPanicKeepsItsStack(t *testing.T) {
+	t.Parallel()
+	res := packstest.Run(t, handler(needs, func(context.Context, *packs.Run) (answer, error) { panic("boom") }), nil)
+	if text := res.Err.Err.Error(); !strings.Contains(text, "panic: boom") || !strings.Contains(text, "engine_test.go") {
+		t.Errorf("the cause has no stack: %s", text)
+	}
+}
+
+func TestExecuteRefusesBadInput(t *testing.T) {
+	t.Parallel()
+	ran := false
+	p := handler(needs, func(context.Context, *packs.Run) (answer, error) { ran = true; return answer{}, nil })
+	packstest.Run(t, p, `[]`).WantCode(t, packs.InvalidInput)
+	if ran {
+		t.Error("the handler ran")
+	}
+}
+
+func untilDone(ctx context.Context, _ *packs.Run) (answer, error) {
+	<-ctx.Done()
+	return answer{}, packs.Fail(packs.HandlerFailed, ctx.Err(), "the tool failed")
+}
+
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	res := packstest.Run(t, handler(needs, untilDone), nil, packstest.WithTimeout(time.Millisecond))
+	res.WantCode(t, packs.Timeout)
+	if want := "within 1ms"; !strings.Contains(res.Err.Message, want) {
+		t.Errorf("got message %q, want it to contain %q", res.Err.Message, want)
+	}
+}
+
+func TestCancelKeepsItsCause(t *testing.T) {
+	t.Parallel()
+	shutdown := errors.New("worker stops")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	p := handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) {
+		r.Progress(1, "started")
+		return untilDone(ctx, r)
+	})
+	res := packstest.Run(t, p, nil, packstest.WithContext(ctx),
+		packstest.WithOnProgress(func(packstest.Progress) { cancel(shutdown) }))
+	res.WantCode(t, packs.Cancelled)
+	if !errors.Is(res.Err, shutdown) {
+		t.Errorf("%v does not wrap the cause", res.Err)
+	}
+}
+
+func TestDefiniteErrorsOutliveTheDeadline(t *testing.T) {
+	t.Parallel()
+	p := handler(needs, func(ctx context.Context, _ *packs.Run) (answer, error) {
+		<-ctx.Done()
+		return answer{}, packs.Errorf(packs.OutcomeUnknown, "who knows")
+	})
+	packstest.Run(t, p, nil, packstest.WithTimeout(time.Millisecond)).WantCode(t, packs.OutcomeUnknown)
+}
+
+// TestHandlerThatIgnoresItsContext: the engine closes the session under it
+// and then goes on without it.
+func TestHandlerThatIgnoresItsContext(t *testing.T) {
+	t.Parallel()
+	release, finished := make(chan struct{}), make(chan struct{})
+	leaser := &leaser{}
+	var late error
+	p := handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) {
+		defer close(finished)
+		if _, err := r.Session(ctx); err != nil {
+			return answer{}, err
+		}
+		r.Progress(50, "leased")
+		<-release
+		_, late = r.SaveArtifact(context.WithoutCancel(ctx), "a", "", strings.NewReader("late"))
+		r.Progress(100, "late")
+		return answer{N: 1}, nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	res := packstest.Run(t, p, nil, packstest.WithContext(ctx), packstest.WithGrace(time.Millisecond), packstest.WithLeaser(leaser),
+		packstest.WithOnProgress(func(p packstest.Progress) {
+			if p.Message == "leased" {
+				cancel()
+			}
+		}))
+	res.WantCode(t, packs.Cancelled)
+	if !errors.Is(res.Err, packs.ErrAbandoned) {
+		t.Errorf("%v does not say that the handler was left behind", res.Err)
+	}
+	if got := leaser.sessions()[0].closes.Load(); got == 0 {
+		t.Error("the session is still open")
+	}
+	close(release)
+	<-finished
+	if late == nil {
+		t.Error("a handler left behind saved an artifact")
+	}
+	if got := res.Progress[len(res.Progress)-1].Message; got != "leased" {
+		t.Errorf("got progress %q of a handler left behind", got)
+	}
+}
+
+// leaser grants sessions that do nothing.
+type leaser struct {
+	mu       sync.Mutex
+	granted  []*session
+	requests []sessions.Request
+}
+
+func (l *leaser) Lease(_ context.Context, r sessions.Request) (sessions.Session, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := &session{lost: make(chan struct{})}
+	l.granted = append(l.granted, s)
+	l.requests = append(l.requests, r)
+	r.Waiting(2)
+	return s, nil
+}
+
+func (l *leaser) sessions() []*session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.granted
+}
+
+type session struct {
+	sessions.Session // the rest is not called
+	lost             chan struct{}
+	closes           atomic.Int64
+	closedWith       error // of the context
+}
+
+func (s *session) ID() string            { return "lease-1" }
+func (s *session) Lost() <-chan struct{} { return s.lost }
+func (s *session) Close(ctx context.Context) error {
+	s.closedWith = ctx.Err()
+	s.closes.Add(1)
+	return nil
+}
+
+func TestSession(t *testing.T) {
+	t.Parallel()
+	l := &leaser{}
+	p := handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) {
+		first, err := r.Session(ctx)
+		if err != nil {
+			return answer{}, err
+		}
+		second, err := r.Session(ctx)
+		if first != second {
+			t.Error("the second call leased another session")
+		}
+		return answer{N: 1}, err
+	})
+	res := packstest.Run(t, p, nil, packstest.WithLeaser(l), packstest.WithAttempt(3))
+	if res.Err != nil {
+		t.Fatal(res.Err)
+	}
+	if res.SessionID != "lease-1" || l.sessions()[0].closes.Load() != 1 {
+		t.Errorf("got session %q closed %d times", res.SessionID, l.sessions()[0].closes.Load())
+	}
+	want := []packstest.Progress{{Percent: 0, Message: "waiting for a session, place 2 in the queue"}}
+	if diff := cmp.Diff(want, res.Progress); diff != "" {
+		t.Errorf("progress (-want +got):\n%s", diff)
+	}
+	if r := l.requests[0]; r.Attempt != 3 || r.Fence != 1 || r.Worker != "packstest" || r.Spec.Image != "base" || r.Caller.Subject != "tester" {
+		t.Errorf("got request %+v", r)
+	}
+}
+
+func TestSessionIsClosedAfterCancel(t *testing.T) {
+	t.Parallel()
+	l := &leaser{}
+	p := handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) {
+		if _, err := r.Session(ctx); err != nil {
+			return answer{}, err
+		}
+		return untilDone(ctx, r)
+	})
+	packstest.Run(t, p, nil, packstest.WithLeaser(l), packstest.WithTimeout(time.Millisecond)).WantCode(t, packs.Timeout)
+	if s := l.sessions()[0]; s.closes.Load() != 1 || s.closedWith != nil {
+		t.Errorf("closed %d times with a context that says %v", s.closes.Load(), s.closedWith)
+	}
+}
+
+func TestLostSessionEndsTheHandler(t *testing.T) {
+	t.Parallel()
+	l := &leaser{}
+	p := handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) {
+		if _, err := r.Session(ctx); err != nil {
+			return answer{}, err
+		}
+		close(l.sessions()[0].lost)
+		return untilDone(ctx, r)
+	})
+	res := packstest.Run(t, p, nil, packstest.WithLeaser(l))
+	res.WantCode(t, packs.SessionUnavailable)
+	if !errors.Is(res.Err, sessions.ErrLost) {
+		t.Errorf("%v does not wrap ErrLost", res.Err)
+	}
+}
+
+func TestSaveArtifact(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("upstream broke")
+	t.Run("saved", func(t *testing.T) {
+		t.Parallel()
+		p := handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) {
+			_, err := r.SaveArtifact(ctx, "a.txt", "", strings.NewReader("hello"))
+			return answer{}, err
+		})
+		res := packstest.Run(t, p, nil)
+		if res.Err != nil || len(res.Artifacts) != 1 {
+			t.Fatalf("got %+v", res)
+		}
+		a := res.Artifacts[0]
+		if string(a.Bytes) != "hello" || a.Pack != "t.t" || a.Attempt != 1 || a.JobID == "" || !packstest.Caller.Owns(a.Tenant, a.Owner) {
+			t.Errorf("got %+v", a)
+		}
+	})
+	t.Run("source breaks", func(t *testing.T) {
+		t.Parallel()
+		p := handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) {
+			_, err := r.SaveArtifact(ctx, "a.txt", "", io.MultiReader(strings.NewReader("x"), iotest.ErrReader(broken)))
+			if !errors.Is(err, broken) {
+				t.Errorf("%v does not wrap the source's error", err)
+			}
+			return answer{}, err
+		})
+		packstest.Run(t, p, nil).WantCode(t, packs.Internal)
+	})
+	t.Run("store breaks", func(t *testing.T) {
+		t.Parallel()
+		for err, want := range map[error]string{artifacts.ErrNoSpace: "is full", broken: "did not answer"} {
+			var engine packs.Engine
+			_, got := engine.Execute(t.Context(), handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) {
+				_, err := r.SaveArtifact(ctx, "a.txt", "", strings.NewReader("x"))
+				return answer{}, err
+			}), packs.Invocation{Services: packs.Services{Artifacts: brokenStore{err: err}}})
+			if e, ok := errors.AsType[*packs.Error](got); !ok || e.Code != packs.ArtifactFailed || !strings.Contains(e.Message, want) || !errors.Is(got, err) {
+				t.Errorf("got %v, want artifact_failed saying %q", got, want)
+			}
+		}
+	})
+	t.Run("namespace of another pack", func(t *testing.T) {
+		t.Parallel()
+		p := handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) {
+			_, err := r.SaveArtifactIn(ctx, "slides.render", "a.txt", "", strings.NewReader("x"))
+			return answer{}, err
+		})
+		packstest.Run(t, p, nil).WantCode(t, packs.InvalidInput)
+	})
+}
+
+// brokenStore fails every Put.
+type brokenStore struct {
+	packs.ArtifactStore
+	err error
+}
+
+func (b brokenStore) Put(context.Context, artifacts.Draft, io.Reader) (artifacts.Ref, error) {
+	return artifacts.Ref{}, b.err
+}
+
+func TestOpenArtifactBelongsToItsOwner(t *testing.T) {
+	t.Parallel()
+	store := packstest.NewStore(t)
+	saved := packstest.Run(t, handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) {
+		_, err := r.SaveArtifact(ctx, "a.txt", "", strings.NewReader("hello"))
+		return answer{}, err
+	}), nil, packstest.WithStore(store)).Artifacts[0]
+	open := handler(needs, func(ctx context.Context, r *packs.Run) (answer, error) {
+		_, body, err := r.OpenArtifact(ctx, saved.Key, artifacts.Range{Offset: 1})
+		if err != nil {
+			return answer{}, err
+		}
+		defer body.Close()
+		b, err := io.ReadAll(body)
+		return answer{N: len(b)}, err
+	})
+	tests := []struct {
+		name    string
+		caller  identity.Caller
+		allowed bool
+	}{
+		{"owner", packstest.Caller, true},
+		{"administrator", identity.Caller{Subject: "root", Scopes: []string{"admin"}}, true},
+		{"somebody else", identity.Caller{Subject: "mallory"}, false},
+		{"same subject of another tenant", identity.Caller{Subject: "tester", Tenant: "acme"}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			res := packstest.Run(t, open, nil, packstest.WithStore(store), packstest.WithCaller(tt.caller))
+			if tt.allowed {
+				var out answer
+				if res.Decode(t, &out); out.N != 4 {
+					t.Errorf("read %d bytes, want 4", out.N)
+				}
+				return
+			}
+			res.WantCode(t, packs.ArtifactFailed)
+			if res.Err.Retry == nil || *res.Err.Retry || !strings.Contains(res.Err.Message, saved.Key) {
+				t.Errorf("got %+v, want an error that names the key and is not retried", res.Err)
+			}
+		})
+	}
+}
+
+func TestBegin(t *testing.T) {
+	t.Parallel()
+	p := packs.Define(packs.Spec[struct{}, answer]{
+		Name: "t.once", Summary: "s", Effect: packs.EffectOnce,
+		Run: func(ctx context.Context, r *packs.Run, _ struct{}) (answer, error) { return answer{}, r.Begin(ctx) },
+	})
+	if res := packstest.Run(t, p, nil); res.Err != nil || res.Begun != 1 {
+		t.Errorf("got %v, begun %d times", res.Err, res.Begun)
+	}
+	packstest.Run(t, p, nil, packstest.WithBegun()).WantCode(t, packs.OutcomeUnknown)
+}
+
+func TestRetryAndFatal(t *testing.T) {
+	t.Parallel()
+	e := packs.Retry(packs.Errorf(packs.RateLimited, "slow down"), time.Minute)
+	if e.Code != packs.RateLimited || e.RetryAfter != time.Minute || e.Retry == nil || !*e.Retry {
+		t.Errorf("got %+v", e)
+	}
+	cause := errors.New("cause")
+	e = packs.Fatal(cause)
+	if e.Code != packs.HandlerFailed || e.Retry == nil || *e.Retry || !errors.Is(e, cause) {
+		t.Errorf("got %+v", e)
+	}
+}
