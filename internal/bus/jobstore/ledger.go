@@ -1,0 +1,152 @@
+package jobstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/internal/failpoint"
+	"github.com/helmdeck/helmdeck/pkg/events"
+	"github.com/helmdeck/helmdeck/pkg/jobs"
+)
+
+// Last implements jobs.Ledger.
+func (s *Store) Last(ctx context.Context, k jobs.Key, leader bool) (jobs.Record, error) {
+	filter, err := events.EvtFilter(k, events.KindLifecycle)
+	if err != nil {
+		return jobs.Record{}, fmt.Errorf("%w: %w", jobs.ErrNotFound, err)
+	}
+	m, err := s.js.Last(ctx, bus.StreamEvents, filter, leader)
+	if err != nil {
+		return jobs.Record{}, busError(err)
+	}
+	var job jobs.Job
+	if err := json.Unmarshal(m.Data, &job); err != nil {
+		return jobs.Record{}, fmt.Errorf("decode event %d of %s: %w", m.Sequence, filter, err)
+	}
+	return jobs.Record{Job: job, Sequence: m.Sequence}, nil
+}
+
+// Append implements jobs.Ledger. A terminal event with artifacts goes with
+// their manifest in one atomic batch.
+func (s *Store) Append(ctx context.Context, m jobs.Move) (uint64, error) {
+	if m.Job.State == jobs.Cancelled && m.Job.Runs == 0 && failpoint.Planted(failpoint.BugPurgeBeforeCancel) {
+		if err := s.Remove(ctx, m.Job.Key(), m.Job.Pool); err != nil {
+			return 0, err
+		}
+	}
+	out, err := s.lifecycle(m)
+	if err != nil {
+		return 0, err
+	}
+	stored := make(chan error, 1)
+	if m.Input != nil {
+		// Beside the first event, not before it: one round trip, and it need
+		// only be there before the message leaves the queue.
+		go func() { stored <- s.storeInput(ctx, *m.Input) }()
+	} else {
+		stored <- nil
+	}
+	var seq uint64
+	if m.Job.State == jobs.Succeeded && len(m.Job.Artifacts) > 0 {
+		seq, err = s.withManifest(ctx, m, out)
+	} else {
+		seq, err = s.js.Publish(ctx, out)
+	}
+	inputErr := <-stored
+	if err == nil {
+		err = inputErr
+	}
+	return seq, busError(err)
+}
+
+func (s *Store) lifecycle(m jobs.Move) (bus.Outgoing, error) {
+	ev, err := s.source.Lifecycle(m.Job, events.About{TraceParent: m.TraceParent})
+	if err != nil {
+		return bus.Outgoing{}, err
+	}
+	subject, err := events.EvtSubject(m.Job.Key(), events.KindLifecycle)
+	if err != nil {
+		return bus.Outgoing{}, err
+	}
+	header, data, err := events.Encode(ev)
+	if err != nil {
+		return bus.Outgoing{}, err
+	}
+	return bus.Outgoing{Subject: subject, Header: header, Data: data, Expect: &m.Expected}, nil
+}
+
+func (s *Store) withManifest(ctx context.Context, m jobs.Move, terminal bus.Outgoing) (uint64, error) {
+	ev, err := s.source.New(events.JobArtifact,
+		events.About{Key: m.Job.Key(), Attempt: m.Job.Attempt, TraceParent: m.TraceParent},
+		events.Manifest{Artifacts: m.Job.Artifacts})
+	if err != nil {
+		return 0, err
+	}
+	subject, err := events.EvtSubject(m.Job.Key(), events.KindArtifacts)
+	if err != nil {
+		return 0, err
+	}
+	header, data, err := events.Encode(ev)
+	if err != nil {
+		return 0, err
+	}
+	return s.js.PublishBatch(ctx, []bus.Outgoing{{Subject: subject, Header: header, Data: data}, terminal})
+}
+
+// inputTries bounds how often the input is stored again: a claim whose input
+// could not be stored counts as not made.
+const inputTries = 3
+
+func (s *Store) storeInput(ctx context.Context, sub jobs.Submission) error {
+	ev, err := s.source.Submitted(sub, events.About{})
+	if err != nil {
+		return err
+	}
+	subject, err := events.EvtSubject(sub.Job.Key(), events.KindInput)
+	if err != nil {
+		return err
+	}
+	header, data, err := events.Encode(ev)
+	if err != nil {
+		return err
+	}
+	none := uint64(0)
+	for range inputTries {
+		_, err = s.js.Publish(ctx, bus.Outgoing{Subject: subject, Header: header, Data: data, Expect: &none})
+		if err == nil || errors.Is(err, bus.ErrWrongSequence) { // there already
+			return nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return err
+}
+
+// Input implements jobs.Ledger.
+func (s *Store) Input(ctx context.Context, k jobs.Key) (jobs.Submission, error) {
+	filter, err := events.EvtFilter(k, events.KindInput)
+	if err != nil {
+		return jobs.Submission{}, fmt.Errorf("%w: %w", jobs.ErrNotFound, err)
+	}
+	m, err := s.js.Last(ctx, bus.StreamEvents, filter, false)
+	if err != nil {
+		return jobs.Submission{}, busError(err)
+	}
+	return DecodeSubmission(m)
+}
+
+// DecodeSubmission reads a queued, scheduled or stored job.
+func DecodeSubmission(m bus.Message) (jobs.Submission, error) {
+	var sub jobs.Submission
+	if err := json.Unmarshal(m.Data, &sub); err != nil {
+		return sub, fmt.Errorf("decode submission %d of %s: %w", m.Sequence, m.Stream, err)
+	}
+	if sub.Job.ID == "" || sub.Job.Pack == "" {
+		return sub, fmt.Errorf("decode submission %d of %s: no job in it", m.Sequence, m.Stream)
+	}
+	return sub, nil
+}

@@ -1,0 +1,95 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/rs/zerolog"
+
+	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
+	"github.com/helmdeck/helmdeck/internal/failpoint"
+	"github.com/helmdeck/helmdeck/pkg/artifacts"
+	"github.com/helmdeck/helmdeck/pkg/events"
+	"github.com/helmdeck/helmdeck/pkg/jobs"
+)
+
+// Consequences does what follows from the end of a job: a dead letter for a
+// failed one, visible artifacts for a succeeded one. It reads the lifecycle
+// through one durable consumer and acknowledges an event only after its
+// consequences are stored, so none is lost with the process that finished the
+// job.
+type Consequences struct {
+	JS        bus.JetStream
+	Store     *jobstore.Store
+	Artifacts *artifacts.Store
+	Log       zerolog.Logger
+}
+
+// Run works until ctx ends.
+func (c *Consequences) Run(ctx context.Context) error {
+	return consume(ctx, c.JS, bus.StreamEvents, bus.ConsumerConsequences, c.Log, c.handle)
+}
+
+func (c *Consequences) handle(ctx context.Context, d bus.Delivery) error {
+	if err := c.follow(ctx, d.Message()); err != nil {
+		return err
+	}
+	return d.Ack(ctx)
+}
+
+func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
+	typ := ""
+	if v := m.Header["ce-type"]; len(v) > 0 {
+		typ = v[0]
+	}
+	if !events.Terminal(typ) {
+		return nil
+	}
+	var job jobs.Job
+	if err := json.Unmarshal(m.Data, &job); err != nil {
+		c.Log.Error().Err(err).Uint64("sequence", m.Sequence).Msg("lifecycle event not understood, passed over")
+		return nil //nolint:nilerr // it would come for ever
+	}
+	if len(job.Artifacts) > 0 {
+		if err := c.Artifacts.Publish(ctx, owned(job)...); err != nil {
+			return err
+		}
+	}
+	if job.State != jobs.Failed {
+		return nil
+	}
+	return c.bury(ctx, job, m)
+}
+
+// owned gives refs that came from JSON their owner back.
+func owned(job jobs.Job) []artifacts.Ref {
+	k := job.Key()
+	refs := make([]artifacts.Ref, len(job.Artifacts))
+	for i, r := range job.Artifacts {
+		r.Tenant, r.Owner = k.Tenant, k.Owner
+		refs[i] = r
+	}
+	return refs
+}
+
+func (c *Consequences) bury(ctx context.Context, job jobs.Job, m bus.Message) error {
+	sub, err := c.Store.Input(ctx, job.Key())
+	if errors.Is(err, jobs.ErrNotFound) {
+		sub, err = jobs.Submission{}, nil
+	}
+	if err != nil {
+		return err
+	}
+	sub.Job = job
+	err = c.Store.Bury(ctx, jobs.DeadLetter{Submission: sub, Poison: job.Poison, DeadAt: m.Time.UTC()})
+	if errors.Is(err, jobs.ErrConflict) {
+		return nil // buried before
+	}
+	if err == nil {
+		failpoint.Hit(failpoint.ConsequenceAfterDead)
+		c.Log.Info().Str("job", job.ID).Str("pack", job.Pack).Bool("poison", job.Poison).Msg("dead letter stored")
+	}
+	return err
+}

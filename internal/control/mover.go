@@ -1,0 +1,122 @@
+// Package control holds the loops that keep the job system true without
+// being part of any job: the mover takes fired schedules into the queues, the
+// consequence consumer does what follows from lifecycle events, and the
+// reconciler finds jobs that would wait for ever. Each may run in any number
+// of processes at once.
+package control
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
+	"github.com/helmdeck/helmdeck/internal/failpoint"
+	"github.com/helmdeck/helmdeck/pkg/jobs"
+)
+
+const (
+	pullBatch = 256
+	pullWait  = 30 * time.Second
+	retryIn   = time.Second
+)
+
+// Mover publishes fired schedules into the queue of their pool.
+type Mover struct {
+	JS    bus.JetStream
+	Store *jobstore.Store
+	Log   zerolog.Logger
+}
+
+// Run moves until ctx ends.
+func (m *Mover) Run(ctx context.Context) error {
+	return consume(ctx, m.JS, bus.StreamSchedule, bus.ConsumerMover, m.Log, m.move)
+}
+
+func (m *Mover) move(ctx context.Context, d bus.Delivery) error {
+	sub, err := jobstore.DecodeSubmission(d.Message())
+	if err != nil {
+		m.Log.Error().Err(err).Msg("fired schedule is no job, taken out")
+		return d.Term(ctx, "not a job")
+	}
+	err = m.Store.Enqueue(ctx, sub)
+	if errors.Is(err, jobs.ErrQueued) && !failpoint.Planted(failpoint.BugMoverDrops) {
+		// The copy that is there may be the old one, not yet acknowledged. To
+		// drop this one now could drop the last.
+		over, lookErr := m.over(ctx, sub.Job)
+		if lookErr != nil {
+			return lookErr
+		}
+		if !over {
+			return d.Nak(ctx, retryIn)
+		}
+		err = nil
+	}
+	if err != nil && !errors.Is(err, jobs.ErrQueued) {
+		return err
+	}
+	failpoint.Hit(failpoint.MoverAfterPublish)
+	if err := d.Ack(ctx); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.MoverAfterAck)
+	// Fired messages stay otherwise.
+	return m.JS.Purge(ctx, bus.StreamSchedule, d.Message().Subject, d.Message().Sequence+1)
+}
+
+// over reports whether the job needs this copy no more: it has ended, or it
+// was started again after the copy was made.
+func (m *Mover) over(ctx context.Context, job jobs.Job) (bool, error) {
+	rec, err := m.Store.Last(ctx, job.Key(), true)
+	if errors.Is(err, jobs.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return rec.Job.State.Terminal() || rec.Job.Runs > job.Runs, nil
+}
+
+// consume pulls a durable consumer and handles deliveries a batch at a time.
+// A delivery whose handling fails comes again.
+func consume(ctx context.Context, js bus.JetStream, stream, consumer string, log zerolog.Logger, handle func(context.Context, bus.Delivery) error) error {
+	for ctx.Err() == nil {
+		ds, err := js.Pull(ctx, stream, consumer, pullBatch, pullWait)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			log.Warn().Err(err).Str("consumer", consumer).Msg("pull failed, trying again")
+			select {
+			case <-ctx.Done():
+			case <-time.After(retryIn):
+			}
+			continue
+		}
+		handleAll(ctx, ds, consumer, log, handle)
+	}
+	return nil
+}
+
+// parallel bounds the deliveries of a batch in hand at once.
+const parallel = 32
+
+func handleAll(ctx context.Context, ds []bus.Delivery, consumer string, log zerolog.Logger, handle func(context.Context, bus.Delivery) error) {
+	slots := make(chan struct{}, parallel)
+	for _, d := range ds {
+		slots <- struct{}{}
+		go func() {
+			defer func() { <-slots }()
+			if err := handle(ctx, d); err != nil && ctx.Err() == nil {
+				log.Warn().Err(err).Str("consumer", consumer).Msg("delivery not handled, it comes again")
+				_ = d.Nak(ctx, retryIn) // lost: it comes again after the acknowledgement wait
+			}
+		}()
+	}
+	for range parallel {
+		slots <- struct{}{}
+	}
+}
