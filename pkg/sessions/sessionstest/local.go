@@ -4,9 +4,9 @@
 //
 // A test package that uses real sidecars starts with
 //
-//	func TestMain(m *testing.M) { sessionstest.Main(m) }
+//	func TestMain(m *testing.M) { sessionstest.Main(m, agent.Main) }
 //
-// so that its own binary can play the agent.
+// with package internal/agent, so that its own binary can play the agent.
 package sessionstest
 
 import (
@@ -22,7 +22,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 
-	"github.com/helmdeck/helmdeck/internal/agent"
 	"github.com/helmdeck/helmdeck/pkg/sessions"
 	"github.com/helmdeck/helmdeck/pkg/sessions/process"
 )
@@ -35,9 +34,9 @@ var ready atomic.Bool
 
 // Main runs the tests of a package, or the agent when the binary was started
 // as one. It does not return.
-func Main(m *testing.M) {
+func Main(m *testing.M, agent func() int) {
 	if len(os.Args) == 2 && os.Args[1] == agentArg {
-		os.Exit(agent.Main())
+		os.Exit(agent())
 	}
 	ready.Store(true)
 	os.Exit(m.Run())
@@ -48,7 +47,7 @@ func Main(m *testing.M) {
 func Config(t testing.TB) process.Config {
 	t.Helper()
 	if !ready.Load() {
-		t.Fatal("the test package lacks TestMain: call sessionstest.Main")
+		t.Fatal("the test package lacks TestMain: call sessionstest.Main(m, agent.Main)")
 	}
 	return process.Config{
 		Dir: t.TempDir(), AgentPath: "/proc/self/exe", AgentArgs: []string{agentArg},

@@ -7,11 +7,12 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/helmdeck/helmdeck/internal/agent"
 	"github.com/helmdeck/helmdeck/pkg/sessions"
 	"github.com/helmdeck/helmdeck/pkg/sessions/sessionstest"
 )
 
-func TestMain(m *testing.M) { sessionstest.Main(m) }
+func TestMain(m *testing.M) { sessionstest.Main(m, agent.Main) }
 
 func TestLocalRunsCommandsAndBrowser(t *testing.T) {
 	t.Parallel()
