@@ -1,7 +1,16 @@
 package events
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
 	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/cloudevents/sdk-go/v2/types"
+	"github.com/google/uuid"
 
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
@@ -102,4 +111,152 @@ type Run struct {
 	FailureReason string    `json:"failure_reason,omitempty"`
 	StartedAt     time.Time `json:"started_at"`
 	EndedAt       time.Time `json:"ended_at"`
+}
+
+// The extension attributes of this product's events.
+const (
+	ExtTenant      = "tenant"      // tenant token
+	ExtJobID       = "jobid"       // the job; equals the subject attribute
+	ExtAttempt     = "attempt"     // jobs.Job.Attempt, integer
+	ExtSequence    = "sequence"    // 20 digits, orders the events of one producer and job
+	ExtTraceParent = "traceparent" // W3C trace context
+	ExtReplayOf    = "replayof"    // the job this one repeats
+)
+
+// Source makes the events of one installation. It is safe for concurrent use.
+type Source struct {
+	uri types.URIRef
+}
+
+// NewSource returns the source "/helmdeck/<installation>". installation is a
+// name of letters, digits, "-" and "_".
+func NewSource(installation string) (Source, error) {
+	if !ValidToken(installation) || url.PathEscape(installation) != installation {
+		return Source{}, fmt.Errorf("name installation %q: letters, digits, - and _ only", installation)
+	}
+	return Source{uri: types.URIRef{URL: url.URL{Path: "/helmdeck/" + installation}}}, nil
+}
+
+// String returns the source attribute.
+func (s Source) String() string { return s.uri.String() }
+
+// About is what a producer knows about an event beside its type and data.
+// Zero fields are left out of the event or filled in.
+type About struct {
+	Key     jobs.Key // subject, jobid and tenant
+	Attempt int
+	// Sequence orders the events of the job; 0 leaves it out.
+	Sequence    uint64
+	TraceParent string
+	ReplayOf    string
+	// ID defaults to a new UUIDv7, Time to now.
+	ID   string
+	Time time.Time
+}
+
+var jsonType = event.ApplicationJSON
+
+// New makes an event whose data is the JSON form of data; a json.RawMessage
+// is taken as it is.
+func (s Source) New(typ string, about About, data any) (event.Event, error) {
+	if s.uri.Path == "" {
+		return event.Event{}, errors.New("make event: source has no installation")
+	}
+	body, err := marshal(data)
+	if err != nil {
+		return event.Event{}, fmt.Errorf("make event %s: %w", typ, err)
+	}
+	if about.ID == "" {
+		v7, err := uuid.NewV7()
+		if err != nil {
+			return event.Event{}, fmt.Errorf("make event %s: %w", typ, err)
+		}
+		about.ID = v7.String()
+	}
+	if about.Time.IsZero() {
+		about.Time = time.Now()
+	}
+	c := &event.EventContextV1{
+		ID:              about.ID,
+		Source:          s.uri,
+		Type:            typ,
+		DataContentType: &jsonType,
+		Time:            &types.Timestamp{Time: about.Time.UTC()},
+		Extensions:      about.extensions(),
+	}
+	if about.Key.ID != "" {
+		c.Subject = &about.Key.ID
+	}
+	return event.Event{Context: c, DataEncoded: body}, nil
+}
+
+func (a *About) extensions() map[string]any {
+	ext := make(map[string]any, 6)
+	for _, e := range [...]struct{ name, value string }{
+		{ExtTenant, a.Key.Tenant}, {ExtJobID, a.Key.ID},
+		{ExtTraceParent, a.TraceParent}, {ExtReplayOf, a.ReplayOf},
+	} {
+		if e.value != "" {
+			ext[e.name] = e.value
+		}
+	}
+	if a.Attempt > 0 {
+		ext[ExtAttempt] = int32(min(a.Attempt, 1<<31-1))
+	}
+	if a.Sequence > 0 {
+		ext[ExtSequence] = formatSequence(a.Sequence)
+	}
+	return ext
+}
+
+// formatSequence pads to the width of the largest sequence, so that the text
+// sorts as the number does.
+func formatSequence(n uint64) string {
+	var b [20]byte
+	for i := len(b) - 1; i >= 0; i-- {
+		b[i] = byte('0' + n%10)
+		n /= 10
+	}
+	return string(b[:])
+}
+
+// Sequence returns the sequence extension of an event, 0 when it has none.
+func Sequence(ev event.Event) uint64 {
+	s, _ := ev.Extensions()[ExtSequence].(string)
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func marshal(data any) ([]byte, error) {
+	switch d := data.(type) {
+	case nil:
+		return nil, nil
+	case json.RawMessage:
+		return d, nil
+	default:
+		return json.Marshal(d)
+	}
+}
+
+// Lifecycle makes the event that records job in its present state. Key,
+// Attempt and ReplayOf come from the record.
+func (s Source) Lifecycle(job jobs.Job, about About) (event.Event, error) {
+	typ := TypeOf(&job)
+	if typ == "" {
+		return event.Event{}, fmt.Errorf("make event of job %s: state %q has no event", job.ID, job.State)
+	}
+	about.Key, about.Attempt, about.ReplayOf = job.Key(), job.Attempt, job.ReplayOf
+	return s.New(typ, about, job)
+}
+
+// Submitted makes the event that queues sub.
+func (s Source) Submitted(sub jobs.Submission, about About) (event.Event, error) {
+	about.Key, about.Attempt, about.ReplayOf = sub.Job.Key(), sub.Job.Attempt, sub.Job.ReplayOf
+	if about.TraceParent == "" {
+		about.TraceParent = sub.TraceParent
+	}
+	return s.New(JobSubmitted, about, sub)
 }

@@ -6,156 +6,11 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
+	"unicode/utf8"
 
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/cloudevents/sdk-go/v2/types"
 )
-
-// ErrNotEvent is wrapped by Decode when a message is no CloudEvent 1.0 as the
-// NATS binding describes it.
-var ErrNotEvent = errors.New("not a CloudEvent")
-
-// StructuredType is the content type of structured mode in JSON.
-const StructuredType = "application/cloudevents+json"
-
-const (
-	attrPrefix   = "ce-"
-	contentType  = "content-type"
-	structuredCT = "application/cloudevents"
-)
-
-// Encode makes a NATS message in binary mode: the header can be used as a
-// nats.Header and may be added to; data is the event's own slice. Extension
-// values are written in the canonical form of their CloudEvents type.
-func Encode(ev event.Event) (header map[string][]string, data []byte, err error) {
-	c, ok := ev.Context.(*event.EventContextV1)
-	if !ok {
-		return nil, nil, fmt.Errorf("encode event: specversion %q is not 1.0", ev.SpecVersion())
-	}
-	// One backing array for all values keeps the hot path at few allocations.
-	w := headerWriter{header: make(map[string][]string, 8+len(c.Extensions)+4),
-		values: make([]string, 0, 8+len(c.Extensions))}
-	w.header["ce-specversion"] = specVersion
-	w.required("ce-id", c.ID)
-	w.required("ce-source", c.Source.String())
-	w.required("ce-type", c.Type)
-	w.optional("ce-subject", c.Subject)
-	w.optional("ce-datacontenttype", c.DataContentType)
-	if c.Time != nil && !c.Time.IsZero() {
-		w.put("ce-time", c.Time.UTC().Format(time.RFC3339Nano))
-	}
-	if c.DataSchema != nil {
-		w.put("ce-dataschema", c.DataSchema.String())
-	}
-	for name, v := range c.Extensions {
-		w.extension(name, v)
-	}
-	if w.err != nil {
-		return nil, nil, fmt.Errorf("encode event: %w", w.err)
-	}
-	return w.header, ev.DataEncoded, nil
-}
-
-// specVersion is shared by all headers; its capacity is full, so that adding
-// a value to it copies.
-var specVersion = []string{"1.0"}[:1:1]
-
-type headerWriter struct {
-	header map[string][]string
-	values []string
-	err    error // the first
-}
-
-func (w *headerWriter) put(name, value string) {
-	enc, err := escape(value)
-	if err != nil {
-		w.fail(fmt.Errorf("attribute %s: %w", name, err))
-		return
-	}
-	w.values = append(w.values, enc)
-	n := len(w.values)
-	w.header[name] = w.values[n-1 : n : n]
-}
-
-func (w *headerWriter) required(name, value string) {
-	if value == "" {
-		w.fail(fmt.Errorf("attribute %s is empty", name))
-		return
-	}
-	w.put(name, value)
-}
-
-func (w *headerWriter) optional(name string, value *string) {
-	if value != nil && *value != "" {
-		w.put(name, *value)
-	}
-}
-
-func (w *headerWriter) extension(name string, v any) {
-	if !validName(name) {
-		w.fail(fmt.Errorf("extension name %q", name))
-		return
-	}
-	switch v := v.(type) {
-	case string:
-		w.put(headerName(name), v)
-	case int32:
-		w.put(headerName(name), strconv.FormatInt(int64(v), 10))
-	default:
-		s, err := types.Format(v)
-		if err != nil {
-			w.fail(fmt.Errorf("extension %s: %w", name, err))
-			return
-		}
-		w.put(headerName(name), s)
-	}
-}
-
-func (w *headerWriter) fail(err error) {
-	if w.err == nil {
-		w.err = err
-	}
-}
-
-// headerName spares the concatenation for the extensions of this product.
-func headerName(attr string) string {
-	switch attr {
-	case ExtTenant:
-		return "ce-tenant"
-	case ExtJobID:
-		return "ce-jobid"
-	case ExtAttempt:
-		return "ce-attempt"
-	case ExtSequence:
-		return "ce-sequence"
-	case ExtTraceParent:
-		return "ce-traceparent"
-	case ExtReplayOf:
-		return "ce-replayof"
-	}
-	return attrPrefix + attr
-}
-
-// validName reports whether name may be a CloudEvents attribute on the wire:
-// lower-case letters and digits.
-func validName(name string) bool {
-	for i := range len(name) {
-		if c := name[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			return false
-		}
-	}
-	return name != ""
-}
-
-// EncodeStructured makes a NATS message, or the body of a webhook, in
-// structured mode with the JSON format.
-func EncodeStructured(ev event.Event) (header map[string][]string, data []byte, err error) {
-	if data, err = json.Marshal(ev); err != nil {
-		return nil, nil, fmt.Errorf("encode event: %w", err)
-	}
-	return map[string][]string{"Content-Type": {StructuredType}}, data, nil
-}
 
 // Decode reads a NATS message in either mode; it is structured if, and only
 // if, its content type begins with application/cloudevents. Header names
@@ -329,4 +184,79 @@ func textual(ct string) bool {
 	media = strings.ToLower(strings.TrimSpace(media))
 	return media == event.ApplicationJSON || strings.HasPrefix(media, "text/") ||
 		strings.HasSuffix(media, "+json") || media == event.ApplicationXML || strings.HasSuffix(media, "+xml")
+}
+
+// unescape is one round of decoding: optional white space around the value is
+// dropped, double-quoted parts and their backslashes are resolved, then
+// percent sequences. Raw UTF-8 is let through, for producers that do not
+// encode.
+func unescape(s string) (string, error) {
+	if !strings.ContainsAny(s, "%\" \t") {
+		if !utf8.ValidString(s) {
+			return "", errUTF8
+		}
+		return s, nil
+	}
+	s = strings.Trim(s, " \t")
+	if strings.IndexByte(s, '"') >= 0 {
+		var err error
+		if s, err = unquote(s); err != nil {
+			return "", err
+		}
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b = append(b, s[i])
+			continue
+		}
+		if i+2 >= len(s) {
+			return "", fmt.Errorf("percent sequence cut short in %q", s)
+		}
+		hi, ok1 := unhex(s[i+1])
+		lo, ok2 := unhex(s[i+2])
+		if !ok1 || !ok2 {
+			return "", fmt.Errorf("bad percent sequence %q", s[i:i+3])
+		}
+		b = append(b, hi<<4|lo)
+		i += 2
+	}
+	if !utf8.Valid(b) {
+		return "", errUTF8
+	}
+	return string(b), nil
+}
+
+func unquote(s string) (string, error) {
+	b := make([]byte, 0, len(s))
+	quoted := false
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '"':
+			quoted = !quoted
+		case c == '\\' && quoted:
+			if i++; i == len(s) {
+				return "", fmt.Errorf("quoted string cut short in %q", s)
+			}
+			b = append(b, s[i])
+		default:
+			b = append(b, c)
+		}
+	}
+	if quoted {
+		return "", fmt.Errorf("quoted string cut short in %q", s)
+	}
+	return string(b), nil
+}
+
+func unhex(c byte) (byte, bool) {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0', true
+	case c >= 'A' && c <= 'F':
+		return c - 'A' + 10, true
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10, true
+	}
+	return 0, false
 }
