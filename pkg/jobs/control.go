@@ -17,12 +17,8 @@ const casTries = 8
 // running one the cancel is requested, and the worker ends it within its
 // grace. A job that has ended is returned as it is.
 func (s *Service) Cancel(ctx context.Context, c identity.Caller, id string) (Job, error) {
-	if !validID(id) {
-		return Job{}, asError(ErrNotFound)
-	}
-	k := KeyOf(c, id)
 	for range casTries {
-		job, err := s.cancelOnce(ctx, k)
+		job, err := s.cancelOnce(ctx, c, id)
 		if !errors.Is(err, ErrConflict) {
 			return job, asError(err)
 		}
@@ -30,8 +26,8 @@ func (s *Service) Cancel(ctx context.Context, c identity.Caller, id string) (Job
 	return Job{}, packs.Errorf(packs.SchemaMismatch, "the job keeps changing; read it and cancel again")
 }
 
-func (s *Service) cancelOnce(ctx context.Context, k Key) (Job, error) {
-	job, err := s.read(ctx, k)
+func (s *Service) cancelOnce(ctx context.Context, c identity.Caller, id string) (Job, error) {
+	job, err := s.find(ctx, c, id)
 	if err != nil {
 		return Job{}, err
 	}
@@ -83,10 +79,7 @@ func (s *Service) requestCancel(ctx context.Context, rec Record) (Job, error) {
 // Retry submits a new job with the input of an ended one, or with edited
 // input when it is not empty; the new job's ReplayOf names the old one.
 func (s *Service) Retry(ctx context.Context, c identity.Caller, id string, edited json.RawMessage) (Job, error) {
-	if !validID(id) {
-		return Job{}, asError(ErrNotFound)
-	}
-	job, err := s.read(ctx, KeyOf(c, id))
+	job, err := s.find(ctx, c, id)
 	if err != nil {
 		return Job{}, asError(err)
 	}
@@ -158,7 +151,7 @@ func (s *Service) DeadLetter(ctx context.Context, c identity.Caller, id string) 
 	if !validID(id) {
 		return DeadLetter{}, asError(ErrNotFound)
 	}
-	d, err := s.cfg.Dead.Get(ctx, KeyOf(c, id))
+	d, err := s.cfg.Dead.Get(ctx, keyOf(c, id))
 	if err != nil {
 		return DeadLetter{}, asError(err)
 	}
@@ -173,7 +166,7 @@ func (s *Service) Replay(ctx context.Context, c identity.Caller, id string, edit
 	if !validID(id) {
 		return Job{}, asError(ErrNotFound)
 	}
-	d, err := s.cfg.Dead.Get(ctx, KeyOf(c, id))
+	d, err := s.cfg.Dead.Get(ctx, keyOf(c, id))
 	if err != nil {
 		return Job{}, asError(err)
 	}

@@ -14,9 +14,23 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
-// KeyOf is the key under which c may read the job id: an administrator by id
-// alone, anybody else only below the own tokens.
-func KeyOf(c identity.Caller, id string) Key {
+// find reads a job the caller may see: one of the own, or for an
+// administrator anybody's. The own one is looked for first, because a complete
+// key is the cheaper look-up. The id is checked, for it becomes part of
+// subjects.
+func (s *Service) find(ctx context.Context, c identity.Caller, id string) (Job, error) {
+	if !validID(id) {
+		return Job{}, ErrNotFound
+	}
+	job, err := s.read(ctx, Key{Tenant: c.TenantToken(), Owner: c.Owner(), ID: id})
+	if errors.Is(err, ErrNotFound) && c.Admin() {
+		return s.read(ctx, Key{ID: id})
+	}
+	return job, err
+}
+
+// keyOf is the key under which c may read id: an administrator by id alone.
+func keyOf(c identity.Caller, id string) Key {
 	if c.Admin() {
 		return Key{ID: id}
 	}
@@ -26,10 +40,7 @@ func KeyOf(c identity.Caller, id string) Key {
 // Get returns the job id of the caller, with its newest progress, its place
 // in the queue and its whole output.
 func (s *Service) Get(ctx context.Context, c identity.Caller, id string) (Job, error) {
-	if !validID(id) {
-		return Job{}, asError(ErrNotFound)
-	}
-	job, err := s.read(ctx, KeyOf(c, id))
+	job, err := s.find(ctx, c, id)
 	if err != nil {
 		return Job{}, asError(err)
 	}
@@ -99,13 +110,9 @@ var rereads = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second}
 // Await returns the job once it is terminal, or as it is when ctx ends; done
 // tells which. Subscribe first when the job is not submitted yet: see Run.
 func (s *Service) Await(ctx context.Context, c identity.Caller, id string) (job Job, done bool, err error) {
-	if !validID(id) {
-		return Job{}, false, asError(ErrNotFound)
-	}
-	k := KeyOf(c, id)
-	ended, stop := s.cfg.Feed.Terminal(k)
+	ended, stop := s.cfg.Feed.Terminal(keyOf(c, id))
 	defer stop()
-	job, err = s.read(ctx, k)
+	job, err = s.find(ctx, c, id)
 	if err != nil {
 		return Job{}, false, asError(err)
 	}
