@@ -1,0 +1,234 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const headerKV = "KV-Operation"
+
+// kv is a bucket. It keeps the client library's layout, so that other NATS
+// tools can read it, but asks the server directly: the library looks buckets
+// up first and knows nothing of reconnects.
+type kv struct {
+	conn   *Conn
+	bucket string
+	stream string
+	prefix string // of the keys' subjects
+}
+
+func (j *jetStream) KV(_ context.Context, bucket string) (KV, error) {
+	c := (*Conn)(j)
+	if !validName(bucket) {
+		return nil, fmt.Errorf("open bucket %q: malformed name", bucket)
+	}
+	return &kv{conn: c, bucket: bucket, stream: c.names.kvStream(bucket), prefix: "$KV." + c.names.bucket(bucket) + "."}, nil
+}
+
+func validName(s string) bool {
+	return s != "" && !strings.ContainsAny(s, ". *>\t\r\n")
+}
+
+func (k *kv) key(key string) (string, error) {
+	bad := key == "" || key[0] == '.' || key[len(key)-1] == '.' || strings.Contains(key, "..")
+	for _, r := range key {
+		bad = bad || r <= ' ' || r >= 0x7f || r == '*' || r == '>'
+	}
+	if bad {
+		return "", fmt.Errorf("bucket %s: malformed key %q", k.bucket, key)
+	}
+	return k.prefix + key, nil
+}
+
+// gone reports whether s is the marker of a removed or expired key.
+func gone(h nats.Header) bool {
+	op := h.Get(headerKV)
+	return op == "DEL" || op == "PURGE" || h.Get(headerMarker) != ""
+}
+
+func (k *kv) Get(ctx context.Context, key string) (KVEntry, error) {
+	subject, err := k.key(key)
+	if err != nil {
+		return KVEntry{}, err
+	}
+	s, err := k.conn.last(ctx, k.stream, subject, k.conn.profile.Replicas > 1)
+	if err == nil && gone(s.header) {
+		err = ErrNoMessage
+	}
+	if err != nil {
+		return KVEntry{}, fmt.Errorf("read key %s of %s: %w", key, k.bucket, err)
+	}
+	return KVEntry{Key: key, Value: s.data, Revision: s.sequence, Created: s.time}, nil
+}
+
+// createTries bounds a Create that meets another one still in flight.
+const createTries = 5
+
+func (k *kv) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (uint64, error) {
+	subject, err := k.key(key)
+	if err != nil {
+		return 0, err
+	}
+	var expect uint64
+	for range createTries {
+		var seq uint64
+		seq, err = k.put(ctx, subject, value, &expect, ttl)
+		if !errors.Is(err, ErrWrongSequence) {
+			return seq, k.wrap("create", key, err)
+		}
+		// There is something: the key itself, or the marker of an old one.
+		s, lerr := k.conn.last(ctx, k.stream, subject, true)
+		switch {
+		case lerr == nil && !gone(s.header):
+			return 0, k.wrap("create", key, ErrExists)
+		case lerr == nil:
+			expect = s.sequence
+		case errors.Is(lerr, ErrNoMessage):
+			expect = 0
+		default:
+			return 0, k.wrap("create", key, lerr)
+		}
+	}
+	return 0, k.wrap("create", key, err)
+}
+
+func (k *kv) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	subject, err := k.key(key)
+	if err != nil {
+		return 0, err
+	}
+	seq, err := k.put(ctx, subject, value, &revision, 0)
+	return seq, k.wrap("update", key, err)
+}
+
+func (k *kv) Put(ctx context.Context, key string, value []byte) (uint64, error) {
+	subject, err := k.key(key)
+	if err != nil {
+		return 0, err
+	}
+	seq, err := k.put(ctx, subject, value, nil, 0)
+	return seq, k.wrap("put", key, err)
+}
+
+func (k *kv) put(ctx context.Context, subject string, value []byte, expect *uint64, ttl time.Duration) (uint64, error) {
+	h := nats.Header{}
+	if expect != nil {
+		h[headerExpect] = []string{strconv.FormatUint(*expect, 10)}
+	}
+	if ttl > 0 {
+		h[headerTTL] = []string{ttlValue(ttl)}
+	}
+	ack, err := k.conn.store(ctx, &nats.Msg{Subject: subject, Header: h, Data: value})
+	return ack.Sequence, err
+}
+
+// Delete leaves a marker for watchers that goes away by itself.
+func (k *kv) Delete(ctx context.Context, key string) error {
+	subject, err := k.key(key)
+	if err != nil {
+		return err
+	}
+	h := nats.Header{
+		headerKV: {"PURGE"}, headerRollup: {"sub"}, headerTTL: {ttlValue(kvMarkerTTL)},
+	}
+	_, err = k.conn.store(ctx, &nats.Msg{Subject: subject, Header: h})
+	return k.wrap("delete", key, err)
+}
+
+func (k *kv) wrap(verb, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s key %s of %s: %w", verb, key, k.bucket, err)
+}
+
+// Watch keeps its promise over reconnects and server restarts: the library's
+// watcher resumes where it was, and when it gives up, a new one sends the
+// present entries once more as changes.
+func (k *kv) Watch(ctx context.Context, pattern string) (<-chan KVEntry, error) {
+	bound, cancel := k.conn.bound(ctx, k.conn.timeout)
+	defer cancel()
+	if err := k.conn.ready(bound); err != nil {
+		return nil, fmt.Errorf("watch %s of %s: %w", pattern, k.bucket, err)
+	}
+	bucket, err := k.conn.js.KeyValue(bound, k.conn.names.bucket(k.bucket))
+	if err != nil {
+		return nil, fmt.Errorf("watch %s of %s: %w", pattern, k.bucket, k.conn.translate(err))
+	}
+	ctx, stop := context.WithCancel(ctx)
+	w, err := bucket.Watch(ctx, pattern)
+	if err != nil {
+		stop()
+		return nil, fmt.Errorf("watch %s of %s: %w", pattern, k.bucket, k.conn.translate(err))
+	}
+	out := make(chan KVEntry, 64)
+	k.conn.watches.Add(1)
+	go func() {
+		defer k.conn.watches.Done()
+		defer close(out)
+		defer stop()
+		release := context.AfterFunc(k.conn.alive, stop)
+		defer release()
+		k.pump(ctx, bucket, pattern, w, out)
+	}()
+	return out, nil
+}
+
+func (k *kv) pump(ctx context.Context, bucket jetstream.KeyValue, pattern string, w jetstream.KeyWatcher, out chan<- KVEntry) {
+	marked := false
+	for {
+		marked = k.forward(ctx, w, out, marked)
+		_ = w.Stop() // it may have ended by itself
+		for w = nil; w == nil; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(maxReconnect / 2):
+			}
+			var err error
+			if w, err = bucket.Watch(ctx, pattern); err != nil {
+				k.conn.log.Warn().Err(err).Str("bucket", k.bucket).Msg("bucket watch broke off, trying again")
+				w = nil
+			}
+		}
+	}
+}
+
+// forward passes entries on until ctx ends or the watcher does, and reports
+// whether the mark after the present entries was sent.
+func (k *kv) forward(ctx context.Context, w jetstream.KeyWatcher, out chan<- KVEntry, marked bool) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return marked
+		case e, ok := <-w.Updates():
+			if !ok {
+				return marked
+			}
+			var entry KVEntry
+			if e == nil {
+				if marked {
+					continue
+				}
+				marked = true
+			} else {
+				entry = KVEntry{
+					Key: e.Key(), Value: e.Value(), Revision: e.Revision(), Created: e.Created(),
+					Deleted: e.Operation() != jetstream.KeyValuePut,
+				}
+			}
+			select {
+			case out <- entry:
+			case <-ctx.Done():
+				return marked
+			}
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package bus
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"hash/fnv"
+	"strconv"
+	"strings"
+
+	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/packs"
+)
+
+// DefaultPrefix is the first token of every subject of an installation that
+// chose none.
+const DefaultPrefix = "hd"
+
+// The streams. Pools have one of their own for the queue and for jobs held
+// back: JobsStream and HoldStream.
+const (
+	StreamEvents   = "EVT"   // evt.>: the lifecycle of jobs, source of truth
+	StreamProgress = "PROG"  // prog.>: progress and log lines
+	StreamSchedule = "SCHED" // sched.>: delayed jobs, cron entries, fired ones
+	StreamDead     = "DLQ"   // dlq.>: dead letters
+	StreamHooks    = "HOOK"  // hook.>: webhook deliveries
+	StreamAudit    = "AUDIT" // audit.> and the advisories that matter
+	StreamLeases   = "LEASE" // lease.req.>: lease requests
+)
+
+// The durable consumers that are not lanes of a pool.
+const (
+	ConsumerMover        = "mover"        // of SCHED: fired schedules to the queue
+	ConsumerConsequences = "consequences" // of EVT: what follows from lifecycle events
+)
+
+// The buckets.
+const (
+	BucketLeases    = "leases"
+	BucketLimits    = "limits"
+	BucketIdem      = "idem"
+	BucketTokens    = "tokens"
+	BucketVault     = "vault"
+	BucketSessions  = "sessions"
+	BucketSchedules = "schedules"
+	BucketPacks     = "packs"
+	BucketTenants   = "tenants"
+	// BucketArtifacts is both the index of visible artifacts (KV) and the
+	// object bucket of their bytes.
+	BucketArtifacts = "artifacts"
+)
+
+// JobsStream is the work queue of a pool: job.<pool>.<lane>.<shard>.<tenant>.<owner>.<jobid>.
+func JobsStream(pool packs.Pool) string { return "JOBS_" + string(pool) }
+
+// HoldStream keeps the jobs of a pool that are over a limit:
+// hold.<pool>.<key>.<tenant>.<owner>.<jobid>.
+func HoldStream(pool packs.Pool) string { return "HOLD_" + string(pool) }
+
+// LaneConsumer is the durable consumer of one lane and shard of a pool.
+func LaneConsumer(lane jobs.Priority, shard int) string {
+	return string(lane) + "-" + strconv.Itoa(shard)
+}
+
+// LeaseConsumer is the durable consumer of the lease requests of an image.
+// Image names that cannot stand in a subject are hashed.
+func LeaseConsumer(image string) string { return "image-" + imageToken(image) }
+
+// LeaseSubject is the subject of one lease request.
+func LeaseSubject(image, leaseID string) string {
+	return "lease.req." + imageToken(image) + "." + leaseID
+}
+
+func imageToken(image string) string {
+	plain := image != "" && image[0] != 'x'
+	for _, c := range image {
+		plain = plain && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-')
+	}
+	if plain {
+		return image
+	}
+	sum := sha256.Sum256([]byte(image))
+	return "x" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:16]
+}
+
+// ShardOf spreads tenants over n shards.
+func ShardOf(tenant string, n int) int {
+	if n <= 1 {
+		return 0
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(tenant)) // never fails
+	return int(h.Sum32() % uint32(n))
+}
+
+// names turns the names of this package into those of one installation on the
+// wire. Subjects get the prefix as their first token. Streams and buckets keep
+// their names for the default prefix and get another prefix in front, so that
+// several installations can share a server.
+type names struct{ prefix string }
+
+// inputTail follows the subject of a job's input on the wire. A stream can
+// republish through one filter only; EVT's is evt.*.*.*.*, which one token
+// more escapes, so that inputs are never republished to live.>.
+const inputTail = ".body"
+
+func (n names) subject(s string) string {
+	if isInput(s, 0) {
+		return n.prefix + "." + s + inputTail
+	}
+	return n.prefix + "." + s
+}
+
+func (n names) plain(wire string) string {
+	s := strings.TrimPrefix(wire, n.prefix+".")
+	if strings.HasSuffix(s, ".in"+inputTail) && isInput(s, len(inputTail)) {
+		return s[:len(s)-len(inputTail)]
+	}
+	return s
+}
+
+// isInput reports whether s without its last cut bytes is
+// evt.<tenant>.<owner>.<jobid>.in.
+func isInput(s string, cut int) bool {
+	s = s[:len(s)-cut]
+	return strings.HasPrefix(s, "evt.") && strings.HasSuffix(s, ".in") && strings.Count(s, ".") == 4
+}
+
+func (n names) stream(s string) string {
+	if n.prefix == DefaultPrefix {
+		return s
+	}
+	return n.prefix + "_" + s
+}
+
+func (n names) plainStream(wire string) string {
+	if n.prefix == DefaultPrefix {
+		return wire
+	}
+	return strings.TrimPrefix(wire, n.prefix+"_")
+}
+
+// bucket is the name of a bucket as its server-side stream carries it after
+// KV_ or OBJ_.
+func (n names) bucket(b string) string    { return n.stream(b) }
+func (n names) kvStream(b string) string  { return "KV_" + n.bucket(b) }
+func (n names) objStream(b string) string { return "OBJ_" + n.bucket(b) }

@@ -1,0 +1,425 @@
+package bus
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+)
+
+const (
+	chunkSize = 128 << 10
+	// chunksInFlight bounds what an upload holds unacknowledged: 2 MiB hide
+	// the sync of a slow disk without filling memory.
+	chunksInFlight = 16
+	// lagTries bounds the wait for a replica that has not got all chunks yet.
+	lagTries = 20
+)
+
+// objects is an object bucket in the client library's layout: chunks under
+// $O.<bucket>.C.<nuid>, then one description under $O.<bucket>.M.<name>, which
+// makes them visible. The library's own Put keeps thousands of chunks in
+// flight and its Get ends after one call's time-out, hence this one.
+type objects struct {
+	conn   *Conn
+	bucket string
+	stream string
+}
+
+func (j *jetStream) Objects(_ context.Context, bucket string) (Objects, error) {
+	c := (*Conn)(j)
+	if !validName(bucket) {
+		return nil, fmt.Errorf("open object bucket %q: malformed name", bucket)
+	}
+	return &objects{conn: c, bucket: c.names.bucket(bucket), stream: c.names.objStream(bucket)}, nil
+}
+
+func (o *objects) chunks(id string) string { return "$O." + o.bucket + ".C." + id }
+
+func (o *objects) meta(name string) string {
+	return "$O." + o.bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
+}
+
+func (o *objects) wrap(verb, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s object %s: %w", verb, name, err)
+}
+
+func (o *objects) Put(ctx context.Context, name string, meta map[string]string, r io.Reader) (ObjectInfo, error) {
+	if name == "" {
+		return ObjectInfo{}, errors.New("put object: no name")
+	}
+	old, err := o.describe(ctx, name)
+	if err != nil && !errors.Is(err, ErrNoMessage) {
+		return ObjectInfo{}, o.wrap("put", name, err)
+	}
+	info := jetstream.ObjectInfo{
+		ObjectMeta: jetstream.ObjectMeta{
+			Name: name, Metadata: meta, Opts: &jetstream.ObjectMetaOptions{ChunkSize: chunkSize},
+		},
+		Bucket: o.bucket, NUID: nuid.Next(),
+	}
+	if err := o.upload(ctx, &info, r); err == nil {
+		err = o.publish(ctx, info)
+		info.ModTime = time.Now()
+		if err == nil {
+			o.discard(ctx, old)
+			return objectInfo(info)
+		}
+		o.discardChunks(ctx, info.NUID)
+		return ObjectInfo{}, o.wrap("put", name, err)
+	} else {
+		o.discardChunks(ctx, info.NUID)
+		return ObjectInfo{}, o.wrap("put", name, err)
+	}
+}
+
+// upload stores the chunks and fills in size, digest and count.
+func (o *objects) upload(ctx context.Context, info *jetstream.ObjectInfo, r io.Reader) error {
+	u := uploader{conn: o.conn, subject: o.chunks(info.NUID)}
+	sum := sha256.New()
+	buf := make([]byte, chunkSize)
+	for {
+		n, err := io.ReadFull(r, buf)
+		if n > 0 {
+			_, _ = sum.Write(buf[:n]) // never fails
+			if err := u.send(ctx, buf[:n]); err != nil {
+				return err
+			}
+			info.Size += uint64(n)
+			info.Chunks++
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("read content: %w", err)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	info.Digest = "SHA-256=" + base64.URLEncoding.EncodeToString(sum.Sum(nil))
+	return u.flush(ctx)
+}
+
+// uploader keeps a window of chunks in flight and their order.
+type uploader struct {
+	conn    *Conn
+	subject string
+	window  []jetstream.PubAckFuture
+	last    uint64
+}
+
+func (u *uploader) send(ctx context.Context, chunk []byte) error {
+	if len(u.window) == chunksInFlight {
+		if err := u.await(ctx); err != nil {
+			return err
+		}
+	}
+	bound, cancel := u.conn.bound(ctx, u.conn.timeout)
+	defer cancel()
+	var f jetstream.PubAckFuture
+	err := u.conn.send(bound, u.subject, func() (err error) {
+		f, err = u.conn.js.PublishMsgAsync(&nats.Msg{Subject: u.subject, Data: chunk}, jetstream.WithRetryAttempts(0))
+		return err
+	})
+	if err != nil {
+		return u.conn.translate(err)
+	}
+	u.window = append(u.window, f)
+	return nil
+}
+
+// await waits for the oldest chunk in flight.
+func (u *uploader) await(ctx context.Context) error {
+	f := u.window[0]
+	u.window = u.window[1:]
+	// A stalled server must not hold an upload whose ctx is long.
+	bound, cancel := context.WithTimeout(ctx, u.conn.timeout)
+	defer cancel()
+	select {
+	case ack := <-f.Ok():
+		if ack.Sequence <= u.last {
+			return fmt.Errorf("%w: chunks were stored out of order", ErrUnavailable)
+		}
+		u.last = ack.Sequence
+		return nil
+	case err := <-f.Err():
+		return u.conn.translate(err)
+	case <-bound.Done():
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return u.conn.translate(bound.Err())
+	}
+}
+
+func (u *uploader) flush(ctx context.Context) error {
+	for len(u.window) > 0 {
+		if err := u.await(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// publish stores the description, which replaces an earlier one.
+func (o *objects) publish(ctx context.Context, info jetstream.ObjectInfo) error {
+	b, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	_, err = o.conn.store(ctx, &nats.Msg{Subject: o.meta(info.Name), Header: nats.Header{headerRollup: {"sub"}}, Data: b})
+	return err
+}
+
+// discard removes the chunks of a replaced object. What it misses is left to
+// Reclaim.
+func (o *objects) discard(ctx context.Context, old jetstream.ObjectInfo) {
+	if old.NUID != "" && !old.Deleted {
+		o.discardChunks(ctx, old.NUID)
+	}
+}
+
+func (o *objects) discardChunks(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.conn.timeout)
+	defer cancel()
+	if _, err := o.conn.purge(ctx, o.stream, o.chunks(id), 0); err != nil {
+		o.conn.log.Warn().Err(err).Str("bucket", o.bucket).Msg("chunks left for the sweep")
+	}
+}
+
+// describe returns the description of name, deleted ones as ErrNoMessage.
+func (o *objects) describe(ctx context.Context, name string) (jetstream.ObjectInfo, error) {
+	s, err := o.conn.last(ctx, o.stream, o.meta(name), o.conn.profile.Replicas > 1)
+	if err != nil {
+		return jetstream.ObjectInfo{}, err
+	}
+	return describe(s)
+}
+
+func describe(s stored) (jetstream.ObjectInfo, error) {
+	var info jetstream.ObjectInfo
+	if err := json.Unmarshal(s.data, &info); err != nil {
+		return info, fmt.Errorf("malformed description: %w", err)
+	}
+	if info.Deleted {
+		return jetstream.ObjectInfo{}, ErrNoMessage
+	}
+	info.ModTime = s.time
+	return info, nil
+}
+
+func objectInfo(i jetstream.ObjectInfo) (ObjectInfo, error) {
+	sum, err := base64.URLEncoding.DecodeString(strings.TrimPrefix(i.Digest, "SHA-256="))
+	if err != nil {
+		return ObjectInfo{}, fmt.Errorf("malformed digest of object %s: %w", i.Name, err)
+	}
+	return ObjectInfo{
+		Name: i.Name, Size: int64(i.Size), SHA256: hex.EncodeToString(sum), Meta: i.Metadata, Modified: i.ModTime,
+	}, nil
+}
+
+func (o *objects) Info(ctx context.Context, name string) (ObjectInfo, error) {
+	info, err := o.describe(ctx, name)
+	if err != nil {
+		return ObjectInfo{}, o.wrap("look at", name, err)
+	}
+	return objectInfo(info)
+}
+
+func (o *objects) Delete(ctx context.Context, name string) error {
+	info, err := o.describe(ctx, name)
+	if err != nil {
+		return o.wrap("delete", name, err)
+	}
+	id := info.NUID
+	info.Deleted, info.Size, info.Chunks, info.Digest = true, 0, 0, ""
+	if err := o.publish(ctx, info); err != nil {
+		return o.wrap("delete", name, err)
+	}
+	_, err = o.conn.purge(ctx, o.stream, o.chunks(id), 0)
+	return o.wrap("delete", name, err)
+}
+
+func (o *objects) Walk(ctx context.Context, fn func(ObjectInfo) error) error {
+	return o.walk(ctx, func(info jetstream.ObjectInfo) error {
+		out, err := objectInfo(info)
+		if err != nil {
+			return err
+		}
+		return fn(out)
+	})
+}
+
+func (o *objects) walk(ctx context.Context, fn func(jetstream.ObjectInfo) error) error {
+	err := o.conn.scan(ctx, o.stream, []string{"$O." + o.bucket + ".M.>"}, 0, func(s stored) error {
+		info, err := describe(s)
+		if errors.Is(err, ErrNoMessage) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return fn(info)
+	})
+	if err != nil {
+		return fmt.Errorf("walk object bucket %s: %w", o.bucket, err)
+	}
+	return nil
+}
+
+func (o *objects) Get(ctx context.Context, name string) (io.ReadCloser, ObjectInfo, error) {
+	raw, err := o.describe(ctx, name)
+	if err != nil {
+		return nil, ObjectInfo{}, o.wrap("get", name, err)
+	}
+	info, err := objectInfo(raw)
+	if err != nil {
+		return nil, ObjectInfo{}, err
+	}
+	return &download{ctx: ctx, objects: o, info: info, subject: o.chunks(raw.NUID), sum: sha256.New()}, info, nil
+}
+
+// download reads the chunks page by page as the reader asks for them.
+type download struct {
+	ctx     context.Context //nolint:containedctx // io.Reader takes none; it is that of Get
+	objects *objects
+	info    ObjectInfo
+	subject string
+	next    uint64
+	page    []stored
+	at      int // read bytes of page[0]
+	done    int64
+	sum     hash.Hash
+	err     error
+}
+
+func (d *download) Read(p []byte) (int, error) {
+	if d.err != nil {
+		return 0, d.err
+	}
+	if d.done == d.info.Size {
+		d.err = d.verify()
+		return 0, d.err
+	}
+	if err := d.fill(); err != nil {
+		d.err = d.objects.wrap("read", d.info.Name, err)
+		return 0, d.err
+	}
+	chunk := d.page[0].data
+	n := copy(p, chunk[d.at:])
+	_, _ = d.sum.Write(p[:n]) // never fails
+	d.at += n
+	d.done += int64(n)
+	if d.at == len(chunk) {
+		d.page, d.at = d.page[1:], 0
+	}
+	return n, nil
+}
+
+func (d *download) verify() error {
+	if got := hex.EncodeToString(d.sum.Sum(nil)); got != d.info.SHA256 {
+		return d.objects.wrap("read", d.info.Name, fmt.Errorf("content has SHA-256 %s, want %s", got, d.info.SHA256))
+	}
+	return io.EOF
+}
+
+func (d *download) fill() error {
+	for try := 0; len(d.page) == 0; try++ {
+		page, _, err := d.objects.conn.getBatch(d.ctx, d.objects.stream, getRequest{
+			Sequence: max(d.next, 1), NextFor: d.subject, Batch: chunksInFlight, MaxBytes: pageBytes,
+		})
+		switch {
+		case err != nil:
+			return err
+		case len(page) > 0:
+			d.page, d.next = page, page[len(page)-1].sequence+1
+		case try == lagTries:
+			return fmt.Errorf("%w: content ends after %d of %d bytes", ErrNoMessage, d.done, d.info.Size)
+		default: // a replica may lag behind the description's
+			select {
+			case <-d.ctx.Done():
+				return d.ctx.Err()
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+func (d *download) Close() error {
+	d.page, d.err = nil, errors.New("object is closed")
+	return nil
+}
+
+// subjectsPage is how many subjects the server lists at once.
+const subjectsPage = 100_000
+
+func (o *objects) Reclaim(ctx context.Context, age time.Duration) (int, error) {
+	uploads, err := o.uploads(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("reclaim in object bucket %s: %w", o.bucket, err)
+	}
+	// The descriptions are read after the chunks: one published in between
+	// saves its chunks.
+	if err := o.walk(ctx, func(i jetstream.ObjectInfo) error {
+		delete(uploads, i.NUID)
+		return nil
+	}); err != nil {
+		return 0, err
+	}
+	removed := 0
+	for id := range uploads {
+		s, err := o.conn.last(ctx, o.stream, o.chunks(id), true)
+		if errors.Is(err, ErrNoMessage) || err == nil && time.Since(s.time) < age {
+			continue
+		}
+		if err == nil {
+			var n int
+			n, err = o.conn.purge(ctx, o.stream, o.chunks(id), 0)
+			removed += n
+		}
+		if err != nil {
+			return removed, fmt.Errorf("reclaim in object bucket %s: %w", o.bucket, err)
+		}
+	}
+	return removed, nil
+}
+
+// uploads lists the ids that have chunks.
+func (o *objects) uploads(ctx context.Context) (map[string]struct{}, error) {
+	ids, prefix := map[string]struct{}{}, o.chunks("")
+	for offset := 0; ; {
+		var resp struct {
+			Total int `json:"total"`
+			State struct {
+				Subjects map[string]uint64 `json:"subjects"`
+			} `json:"state"`
+		}
+		req := map[string]any{"subjects_filter": prefix + ">", "offset": offset}
+		if err := o.conn.ask(ctx, "STREAM.INFO."+o.stream, req, &resp); err != nil {
+			return nil, err
+		}
+		for s := range resp.State.Subjects {
+			ids[strings.TrimPrefix(s, prefix)] = struct{}{}
+		}
+		if offset += len(resp.State.Subjects); len(resp.State.Subjects) < subjectsPage {
+			return ids, nil
+		}
+	}
+}

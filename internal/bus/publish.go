@@ -1,0 +1,189 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+)
+
+// Headers of the server's protocol.
+const (
+	headerPrefix        = "Nats-"
+	headerMsgID         = "Nats-Msg-Id"
+	headerExpect        = "Nats-Expected-Last-Subject-Sequence"
+	headerTTL           = "Nats-TTL"
+	headerSchedule      = "Nats-Schedule"
+	headerTarget        = "Nats-Schedule-Target"
+	headerRollup        = "Nats-Rollup"
+	headerMarker        = "Nats-Marker-Reason"
+	headerBatchID       = "Nats-Batch-Id"
+	headerBatchSequence = "Nats-Batch-Sequence"
+	headerBatchCommit   = "Nats-Batch-Commit"
+)
+
+// MaxBatch is how many messages one PublishBatch may hold.
+const MaxBatch = 1000
+
+// jetStream is the durable side of a Conn. It asks the server directly
+// instead of through the library's stream and consumer objects, which look
+// themselves up first.
+type jetStream Conn
+
+func (j *jetStream) Publish(ctx context.Context, m Outgoing) (uint64, error) {
+	c := (*Conn)(j)
+	ack, err := c.store(ctx, c.outgoing(m))
+	if err != nil {
+		return 0, fmt.Errorf("publish to %s: %w", m.Subject, err)
+	}
+	return ack.Sequence, nil
+}
+
+func (j *jetStream) PublishBatch(ctx context.Context, ms []Outgoing) (uint64, error) {
+	c := (*Conn)(j)
+	switch {
+	case len(ms) == 0:
+		return 0, errors.New("publish batch: no messages")
+	case len(ms) == 1:
+		return j.Publish(ctx, ms[0])
+	case len(ms) > MaxBatch:
+		return 0, fmt.Errorf("publish batch: %d messages, at most %d", len(ms), MaxBatch)
+	}
+	ctx, cancel := c.bound(ctx, c.timeout)
+	defer cancel()
+	id := nuid.Next()
+	for i, m := range ms {
+		out := c.outgoing(m)
+		out.Header.Set(headerBatchID, id)
+		out.Header.Set(headerBatchSequence, strconv.Itoa(i+1))
+		if i < len(ms)-1 {
+			// Refusals show at the commit, which fails as a whole.
+			if err := c.send(ctx, out.Subject, func() error { return c.nc.PublishMsg(out) }); err != nil {
+				return 0, fmt.Errorf("publish batch to %s: %w", m.Subject, c.translate(err))
+			}
+			continue
+		}
+		out.Header.Set(headerBatchCommit, "1")
+		ack, err := c.store(ctx, out)
+		if err != nil {
+			return 0, fmt.Errorf("publish batch to %s: %w", m.Subject, err)
+		}
+		return ack.Sequence, nil
+	}
+	return 0, nil // not reached: the last message returns
+}
+
+func (c *Conn) outgoing(m Outgoing) *nats.Msg {
+	h := make(nats.Header, len(m.Header)+4)
+	for k, v := range m.Header {
+		h[k] = v
+	}
+	if m.MsgID != "" {
+		h[headerMsgID] = []string{m.MsgID}
+	}
+	if m.Expect != nil {
+		h[headerExpect] = []string{strconv.FormatUint(*m.Expect, 10)}
+	}
+	if m.TTL > 0 {
+		h[headerTTL] = []string{ttlValue(m.TTL)}
+	}
+	if !m.At.IsZero() {
+		h[headerSchedule] = []string{"@at " + m.At.UTC().Format(time.RFC3339Nano)}
+		h[headerTarget] = []string{c.names.subject(m.Target)}
+	}
+	return &nats.Msg{Subject: c.names.subject(m.Subject), Header: h, Data: m.Data}
+}
+
+// ttlValue rounds up to the second, the server's least TTL.
+func ttlValue(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10) + "s"
+}
+
+type pubAck struct {
+	Error     *jetstream.APIError `json:"error"`
+	Sequence  uint64              `json:"seq"`
+	Duplicate bool                `json:"duplicate"`
+}
+
+// store publishes m and waits for the server's acknowledgement.
+func (c *Conn) store(ctx context.Context, m *nats.Msg) (pubAck, error) {
+	reply, err := c.call(ctx, m)
+	if err != nil {
+		return pubAck{}, err
+	}
+	var ack pubAck
+	if err := json.Unmarshal(reply.Data, &ack); err != nil {
+		return pubAck{}, fmt.Errorf("malformed acknowledgement: %w", err)
+	}
+	if ack.Error != nil {
+		return pubAck{}, apiError(ack.Error)
+	}
+	return ack, nil
+}
+
+// ask makes a request of the JetStream API and decodes its answer into out.
+func (c *Conn) ask(ctx context.Context, subject string, in, out any) error {
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return err
+		}
+	}
+	reply, err := c.call(ctx, &nats.Msg{Subject: apiPrefix + subject, Data: body})
+	if err != nil {
+		return err
+	}
+	var failure struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(reply.Data, &failure); err != nil {
+		return fmt.Errorf("malformed answer of %s: %w", subject, err)
+	}
+	if failure.Error != nil {
+		return apiError(failure.Error)
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(reply.Data, out)
+}
+
+func (j *jetStream) Purge(ctx context.Context, stream, filter string, upTo uint64) error {
+	c := (*Conn)(j)
+	_, err := c.purge(ctx, c.names.stream(stream), c.names.subject(filter), upTo)
+	if err != nil {
+		return fmt.Errorf("purge %s from %s: %w", filter, stream, err)
+	}
+	return nil
+}
+
+func (c *Conn) purge(ctx context.Context, stream, filter string, upTo uint64) (int, error) {
+	req := struct {
+		Filter   string `json:"filter,omitempty"`
+		Sequence uint64 `json:"seq,omitempty"`
+	}{filter, upTo}
+	var resp struct {
+		Purged int `json:"purged"`
+	}
+	err := c.ask(ctx, "STREAM.PURGE."+stream, req, &resp)
+	return resp.Purged, err
+}
+
+func (j *jetStream) ConsumerPending(ctx context.Context, stream, consumer string) (pending, unacked int, err error) {
+	c := (*Conn)(j)
+	var info struct {
+		Pending uint64 `json:"num_pending"`
+		Unacked int    `json:"num_ack_pending"`
+	}
+	if err := c.ask(ctx, "CONSUMER.INFO."+c.names.stream(stream)+"."+consumer, nil, &info); err != nil {
+		return 0, 0, fmt.Errorf("look at consumer %s of %s: %w", consumer, stream, err)
+	}
+	return int(info.Pending), info.Unacked, nil
+}
