@@ -209,7 +209,7 @@ func (a *attempt) run(ctx context.Context) {
 	if runCtx.Err() != nil {
 		cause = stopCause(context.Cause(runCtx))
 	}
-	if errors.Is(perr, packs.ErrAbandoned) {
+	if perr != nil && errors.Is(perr, packs.ErrAbandoned) {
 		a.w.mu.Lock()
 		a.w.leaked++
 		a.w.mu.Unlock()
