@@ -94,6 +94,7 @@ type Conn struct {
 
 	mu sync.Mutex
 	up chan struct{} // guarded by mu; closed while connected
+	dn chan struct{} // guarded by mu; closed when the present connection goes
 
 	// denied holds the subjects a permissions violation named since the last
 	// connect, so that the next call fails at once; deniedN is its size.
@@ -150,10 +151,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 func (c *Conn) options(ctx context.Context, cfg Config) []nats.Option {
 	opts := []nats.Option{
 		nats.Name(cfg.Name), nats.MaxReconnects(-1),
-		nats.CustomReconnectDelay(func(attempt int) time.Duration {
-			d := min(50*time.Millisecond<<min(attempt, 6), maxReconnect)
-			return d/2 + rand.N(d) // jitter: a restarted server is not stormed
-		}),
+		nats.CustomReconnectDelay(reconnectDelay),
 		// Nothing is sent after its call gave up: call waits itself.
 		nats.ReconnectBufSize(-1),
 		nats.IgnoreAuthErrorAbort(), nats.PermissionErrOnSubscribe(true),
@@ -189,6 +187,13 @@ func (c *Conn) options(ctx context.Context, cfg Config) []nats.Option {
 	return opts
 }
 
+// reconnectDelay grows to maxReconnect, with jitter: a restarted server is not
+// stormed.
+func reconnectDelay(attempt int) time.Duration {
+	d := min(50*time.Millisecond<<min(attempt, 6), maxReconnect)
+	return d/2 + rand.N(d)
+}
+
 // asyncError runs when the server complains about something already sent.
 func (c *Conn) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 	if subject, ok := deniedSubject(err); ok {
@@ -210,12 +215,22 @@ func (c *Conn) setUp(up bool) {
 	case <-c.up:
 		if !up {
 			c.up = make(chan struct{})
+			close(c.dn)
 		}
 	default:
 		if up {
+			c.dn = make(chan struct{})
 			close(c.up)
 		}
 	}
+}
+
+// lost is closed when the present connection goes, and is closed already when
+// there is none.
+func (c *Conn) lost() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dn
 }
 
 // Connected reports whether a server is connected at the moment.

@@ -149,9 +149,8 @@ func (k *kv) wrap(verb, key string, err error) error {
 	return fmt.Errorf("%s key %s of %s: %w", verb, key, k.bucket, err)
 }
 
-// Watch keeps its promise over reconnects and server restarts: the library's
-// watcher resumes where it was, and when it gives up, a new one sends the
-// present entries once more as changes.
+// Watch keeps its promise over reconnects and server restarts: a new watcher
+// takes over, of which the entries already sent are left out.
 func (k *kv) Watch(ctx context.Context, pattern string) (<-chan KVEntry, error) {
 	bound, cancel := k.conn.bound(ctx, k.conn.timeout)
 	defer cancel()
@@ -163,72 +162,92 @@ func (k *kv) Watch(ctx context.Context, pattern string) (<-chan KVEntry, error) 
 		return nil, fmt.Errorf("watch %s of %s: %w", pattern, k.bucket, k.conn.translate(err))
 	}
 	ctx, stop := context.WithCancel(ctx)
-	w, err := bucket.Watch(ctx, pattern)
-	if err != nil {
+	w := &watch{kv: k, bucket: bucket, pattern: pattern, out: make(chan KVEntry, 64)}
+	if err := w.open(ctx); err != nil {
 		stop()
 		return nil, fmt.Errorf("watch %s of %s: %w", pattern, k.bucket, k.conn.translate(err))
 	}
-	out := make(chan KVEntry, 64)
 	k.conn.watches.Add(1)
 	go func() {
 		defer k.conn.watches.Done()
-		defer close(out)
+		defer close(w.out)
 		defer stop()
-		release := context.AfterFunc(k.conn.alive, stop)
-		defer release()
-		k.pump(ctx, bucket, pattern, w, out)
+		defer context.AfterFunc(k.conn.alive, stop)()
+		w.run(ctx)
 	}()
-	return out, nil
+	return w.out, nil
 }
 
-func (k *kv) pump(ctx context.Context, bucket jetstream.KeyValue, pattern string, w jetstream.KeyWatcher, out chan<- KVEntry) {
-	marked := false
-	for {
-		marked = k.forward(ctx, w, out, marked)
-		_ = w.Stop() // it may have ended by itself
-		for w = nil; w == nil; {
+// watch is one running Watch; its goroutine alone uses it.
+type watch struct {
+	kv      *kv
+	bucket  jetstream.KeyValue
+	pattern string
+	out     chan KVEntry
+	source  jetstream.KeyWatcher
+	lost    <-chan struct{} // closed when the connection source was made on goes
+	marked  bool            // the mark after the present entries was sent
+	last    uint64          // newest revision sent; they come in order
+}
+
+func (w *watch) open(ctx context.Context) (err error) {
+	w.lost = w.kv.conn.lost()
+	w.source, err = w.bucket.Watch(ctx, w.pattern)
+	return err
+}
+
+func (w *watch) run(ctx context.Context) {
+	for w.forward(ctx) {
+		_ = w.source.Stop() // it may have ended by itself
+		for attempt := 0; ; attempt++ {
+			if w.kv.conn.ready(ctx) != nil {
+				return
+			}
+			err := w.open(ctx)
+			if err == nil {
+				break
+			}
+			w.kv.conn.log.Warn().Err(err).Str("bucket", w.kv.bucket).Msg("bucket watch broke off, trying again")
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(maxReconnect / 2):
-			}
-			var err error
-			if w, err = bucket.Watch(ctx, pattern); err != nil {
-				k.conn.log.Warn().Err(err).Str("bucket", k.bucket).Msg("bucket watch broke off, trying again")
-				w = nil
+			case <-time.After(reconnectDelay(attempt)):
 			}
 		}
 	}
+	_ = w.source.Stop() // it may have ended by itself
 }
 
-// forward passes entries on until ctx ends or the watcher does, and reports
-// whether the mark after the present entries was sent.
-func (k *kv) forward(ctx context.Context, w jetstream.KeyWatcher, out chan<- KVEntry, marked bool) bool {
+// forward passes entries on; it returns false when ctx ended and true when
+// another watcher has to take over.
+func (w *watch) forward(ctx context.Context) bool {
 	for {
+		var entry KVEntry
 		select {
 		case <-ctx.Done():
-			return marked
-		case e, ok := <-w.Updates():
-			if !ok {
-				return marked
-			}
-			var entry KVEntry
-			if e == nil {
-				if marked {
-					continue
-				}
-				marked = true
-			} else {
+			return false
+		case <-w.lost:
+			return true
+		case e, ok := <-w.source.Updates():
+			switch {
+			case !ok:
+				return ctx.Err() == nil
+			case e == nil && w.marked, e != nil && e.Revision() <= w.last:
+				continue
+			case e == nil:
+				w.marked = true
+			default:
+				w.last = e.Revision()
 				entry = KVEntry{
 					Key: e.Key(), Value: e.Value(), Revision: e.Revision(), Created: e.Created(),
 					Deleted: e.Operation() != jetstream.KeyValuePut,
 				}
 			}
-			select {
-			case out <- entry:
-			case <-ctx.Done():
-				return marked
-			}
+		}
+		select {
+		case w.out <- entry:
+		case <-ctx.Done():
+			return false
 		}
 	}
 }
