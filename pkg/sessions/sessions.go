@@ -164,6 +164,9 @@ type Result struct {
 type Entry struct {
 	Lease    Lease
 	Revision uint64
+	// Deleted, in a watch: the record is no more. Lease has its ID and is in
+	// StateGone.
+	Deleted bool
 }
 
 // Registry keeps lease records and carries requests to schedulers.
@@ -177,7 +180,8 @@ type Registry interface {
 	// Delete forgets id.
 	Delete(ctx context.Context, id string) error
 	// Watch sends the present records, then an Entry with an empty ID as a
-	// mark, then every change until ctx ends, when the channel is closed.
+	// mark, then every change until ctx ends, when the channel is closed. A
+	// deleted record comes as one that is Deleted.
 	Watch(ctx context.Context) (<-chan Entry, error)
 }
 
