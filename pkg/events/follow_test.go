@@ -419,7 +419,7 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, "hd")
 	s := b.subscriber(b.connect(b.srv.ClientURL()))
-	const n = 3000 // well above what a follower queues
+	const n = 1500 // well above what a follower queues
 	fl := &following{t: t, events: make(chan events.Event), stop: func() {}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
