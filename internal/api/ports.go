@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 
+	"github.com/helmdeck/helmdeck/pkg/client"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
@@ -49,7 +50,8 @@ type Event struct {
 type Events interface {
 	// Follow yields the stored events after the cursor, then live ones, without
 	// a gap between, and ends after the terminal event, which it yields once
-	// and last. It blocks between events; it ends without an error when ctx
+	// and last; after a cursor at the terminal event it ends at once. It blocks
+	// between events; it ends without an error when ctx
 	// ends or the consumer stops. An error is the last thing it yields.
 	Follow(ctx context.Context, key jobs.Key, after Cursor) iter.Seq2[Event, error]
 	// History yields the stored events after the cursor and ends at the
@@ -58,21 +60,7 @@ type Events interface {
 }
 
 // PoolStatus is the load of one pool, as GET /api/v1/pools shows it.
-type PoolStatus struct {
-	Pool string `json:"pool"`
-	// Waiting jobs lie in the queue and were not delivered.
-	Waiting int `json:"waiting"`
-	// Running jobs are claimed by a live worker.
-	Running int `json:"running"`
-	// Unacknowledged jobs were delivered to a worker, claimed or not.
-	Unacknowledged int `json:"unacknowledged"`
-	// Workers are those heard from lately.
-	Workers int `json:"workers"`
-	// OldestAgeS is the age of the oldest waiting job in seconds, 0 for none.
-	OldestAgeS float64 `json:"oldest_age_s"`
-	// Autoscale is waiting + unacknowledged - running: jobs no live worker has.
-	Autoscale int `json:"autoscale"`
-}
+type PoolStatus = client.PoolStatus
 
 // Pools tells the load of every pool of the installation.
 type Pools interface {

@@ -1,0 +1,258 @@
+package api
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"time"
+
+	"github.com/helmdeck/helmdeck/internal/api/openapi"
+	"github.com/helmdeck/helmdeck/pkg/client"
+	"github.com/helmdeck/helmdeck/pkg/jobs"
+)
+
+// route is one method of one path: what it is, who may use it, what serves it.
+type route struct {
+	openapi.Operation
+	// guarded routes check the caller's right themselves.
+	guarded bool
+	serve   func(*exchange, *http.Request) error
+}
+
+// routes is the table of everything that is served.
+func (a *API) routes() []*route {
+	var all []*route
+	all = append(all, a.packRoutes()...)
+	all = append(all, a.jobRoutes()...)
+	all = append(all, a.deadRoutes()...)
+	all = append(all, a.artifactRoutes()...)
+	return append(all, a.operateRoutes()...)
+}
+
+const (
+	get  = http.MethodGet
+	post = http.MethodPost
+	ok   = http.StatusOK
+	took = http.StatusAccepted
+)
+
+func query(name, kind, description string) openapi.Param {
+	return openapi.Param{Name: name, In: "query", Type: kind, Description: description}
+}
+
+var (
+	waitParam = query("wait", "integer", "Seconds to wait for the result, 0 to 900; 0 answers at once.")
+	prefer    = openapi.Param{Name: "Prefer", In: "header", Description: "wait=N or respond-async (RFC 7240); ?wait=N comes first."}
+	keyParam  = openapi.Param{Name: "Idempotency-Key", In: "header",
+		Description: "Up to 256 bytes of your choice. The same key and call give the same job; the same key with another call is 409 idempotency_conflict."}
+	limitParam  = query("limit", "integer", "Items on a page, 1 to 200; 50 by default.")
+	cursorParam = query("cursor", "", "next_cursor of the page before.")
+	jobAnswer   = openapi.Answer{Status: took, Description: "Accepted; Location is where to follow the job.", Body: jobs.Job{}}
+)
+
+func (a *API) packRoutes() []*route {
+	run := openapi.Operation{
+		Method: post, Path: "/api/v1/packs/{name}", ID: "run_pack", Tag: "packs", Scope: runPacks,
+		Summary: "Run a pack and wait for its result",
+		Description: "The body is the pack's input. Waits 60 s unless told otherwise. When the wait ends first the answer is 202 with the job record, " +
+			"and the job goes on; it also goes on when the client hangs up, unless cancel_on_disconnect says otherwise. " +
+			"A failed job answers with the status of its code and its job_id.",
+		Params: []openapi.Param{waitParam, prefer, keyParam,
+			query("cancel_on_disconnect", "boolean", "Cancel the job when the client hangs up during the wait.")},
+		Body: map[string]any{}, BodyOptional: true,
+		Answers: []openapi.Answer{{Status: ok, Description: "The job succeeded.", Body: client.Result{}}, jobAnswer},
+	}
+	runVersion := run
+	runVersion.Path, runVersion.ID, runVersion.Summary = "/api/v1/packs/{name}/{version}", "run_pack_version", "Run a version of a pack and wait for its result"
+	one := []openapi.Answer{{Status: ok, Description: "The pack.", Body: client.Pack{}}}
+	return []*route{
+		{openapi.Operation{Method: get, Path: "/api/v1/packs", ID: "list_packs", Tag: "packs", Scope: readPacks,
+			Summary: "List the packs with their schemas",
+			Answers: []openapi.Answer{{Status: ok, Description: "The newest version of every pack, by name.", Body: []client.Pack{}}},
+		}, false, a.listPacks},
+		{openapi.Operation{Method: get, Path: "/api/v1/packs/{name}", ID: "show_pack", Tag: "packs", Scope: readPacks,
+			Summary: "Show the newest version of a pack", Answers: one}, false, a.showPack},
+		{openapi.Operation{Method: get, Path: "/api/v1/packs/{name}/{version}", ID: "show_pack_version", Tag: "packs", Scope: readPacks,
+			Summary: "Show a version of a pack", Description: `The version is "v<n>" or "latest".`, Answers: one}, false, a.showPack},
+		{run, false, a.runPack},
+		{runVersion, false, a.runPack},
+	}
+}
+
+func (a *API) jobRoutes() []*route {
+	const one = "/api/v1/jobs/{id}"
+	op := func(method, path, id, scope, summary string) openapi.Operation {
+		return openapi.Operation{Method: method, Path: path, ID: id, Tag: "jobs", Scope: scope, Summary: summary}
+	}
+	submit := op(post, "/api/v1/jobs", "submit_job", runPacks, "Submit a job")
+	submit.Description = "Answers 202 once the bus has the job safe. Every fault of the body and of the pack's input is told at once."
+	submit.Params, submit.Body, submit.Answers = []openapi.Param{keyParam}, jobs.Request{}, []openapi.Answer{jobAnswer}
+
+	list := op(get, "/api/v1/jobs", "list_jobs", readPacks, "List jobs, newest first")
+	list.Params = []openapi.Param{
+		query("state", "", "scheduled, queued, running, retrying, succeeded, failed or cancelled."),
+		query("pack", "", "Name of the pack."), query("pool", "", "Name of the pool."),
+		query("label", "", "key=value, or key alone for any value."),
+		query("since", "", "Created at or after this time (RFC 3339)."), query("until", "", "Created before this time (RFC 3339)."),
+		query("parent", "", "Id of the parent job."), limitParam, cursorParam,
+	}
+	list.Answers = []openapi.Answer{{Status: ok, Description: "One page.", Body: client.JobList{}}}
+
+	show := op(get, one, "show_job", readPacks, "Show the record of a job")
+	show.Answers = []openapi.Answer{{Status: ok, Description: "The record.", Body: jobs.Job{}}}
+
+	result := op(get, one+"/result", "job_result", readPacks, "Fetch the result of a job, or wait for it")
+	result.Params = []openapi.Param{waitParam, prefer}
+	result.Description = "Does not wait unless asked. A failed job answers with the status of its code."
+	result.Answers = []openapi.Answer{{Status: ok, Description: "The job succeeded.", Body: client.Result{}}, jobAnswer}
+
+	events := op(get, one+"/events", "job_events", readPacks, "Follow a job by server-sent events")
+	events.Description = "Begins at the first event and ends after the terminal one. id is a cursor, event the CloudEvents type, " +
+		"data the CloudEvent. A silent stream sends a comment every 15 s. Answers 204 when nothing can come after the cursor."
+	events.Params = []openapi.Param{
+		{Name: "Last-Event-ID", In: "header", Description: "Resume after this event."},
+		query("after", "", "The same for clients that cannot set headers."),
+	}
+	events.Answers = []openapi.Answer{{Status: ok, Description: "The stream.", Type: "text/event-stream"},
+		{Status: http.StatusNoContent, Description: "The job has ended and nothing follows."}}
+
+	logs := op(get, one+"/logs", "job_logs", readPacks, "Read the lines a job logged")
+	logs.Params = []openapi.Param{query("follow", "boolean", "Stay until the job ends.")}
+	logs.Answers = []openapi.Answer{{Status: ok, Description: "The lines.", Type: "text/plain"}}
+
+	cancel := op(post, one+"/cancel", "cancel_job", runPacks, "Cancel a job")
+	cancel.Answers = []openapi.Answer{{Status: ok, Description: "The job has ended; it may have ended before.", Body: jobs.Job{}}, jobAnswer}
+
+	retry := op(post, one+"/retry", "retry_job", runPacks, "Run an ended job again as a new job")
+	retry.Description = "With the old input, or with the one in the body. The new job's replay_of names the old one."
+	retry.Body, retry.BodyOptional, retry.Answers = client.RetryRequest{}, true, []openapi.Answer{jobAnswer}
+
+	return []*route{
+		{submit, false, a.submitJob}, {list, false, a.listJobs}, {show, false, a.showJob}, {result, false, a.jobResult},
+		{events, false, a.streamEvents}, {logs, false, a.streamLogs}, {cancel, false, a.cancelJob}, {retry, false, a.retryJob},
+	}
+}
+
+func (a *API) deadRoutes() []*route {
+	return []*route{
+		{openapi.Operation{Method: get, Path: "/api/v1/dead", ID: "list_dead", Tag: "dead letters", Scope: readPacks,
+			Summary: "List jobs that failed for good, newest first",
+			Params:  []openapi.Param{query("pool", "", "Name of the pool."), query("pack", "", "Name of the pack."), limitParam, cursorParam},
+			Answers: []openapi.Answer{{Status: ok, Description: "One page, without inputs.", Body: client.DeadList{}}},
+		}, false, a.listDead},
+		{openapi.Operation{Method: get, Path: "/api/v1/dead/{id}", ID: "show_dead", Tag: "dead letters", Scope: readPacks,
+			Summary: "Show a dead letter with its input and the errors of its attempts",
+			Answers: []openapi.Answer{{Status: ok, Description: "The dead letter.", Body: jobs.DeadLetter{}}},
+		}, false, a.showDead},
+		{openapi.Operation{Method: post, Path: "/api/v1/dead/replay", ID: "replay_dead", Tag: "dead letters", Scope: runPacks,
+			Summary:     "Run dead letters again as new jobs",
+			Description: "ids for up to 1,000 as they are, or id for one, perhaps with another input. When none can be replayed the answer is the first error.",
+			Body:        client.ReplayRequest{},
+			Answers:     []openapi.Answer{{Status: took, Description: "What became of each.", Body: client.ReplayList{}}},
+		}, false, a.replayDead},
+	}
+}
+
+func (a *API) artifactRoutes() []*route {
+	return []*route{
+		{openapi.Operation{Method: get, Path: "/api/v1/artifacts", ID: "list_artifacts", Tag: "artifacts", Scope: readPacks,
+			Summary: "List artifacts, newest first",
+			Params: []openapi.Param{query("pack", "", "Namespace: the pack that made it."), query("name", "", "Part of the name, in any case."),
+				limitParam, cursorParam},
+			Answers: []openapi.Answer{{Status: ok, Description: "One page; url works for 15 minutes without a token.", Body: client.ArtifactList{}}},
+		}, false, a.listArtifacts},
+		{openapi.Operation{Method: get, Path: downloadPath + "{key...}", ID: "download_artifact", Tag: "artifacts", Scope: readPacks,
+			Summary: "Download an artifact",
+			Description: "Takes Range, If-None-Match and HEAD; ETag is the SHA-256. " +
+				"A signed link (expires and signature, as url of a ref has them) takes the place of a token.",
+			Params:  []openapi.Param{query("expires", "", "Of a signed link."), query("signature", "", "Of a signed link.")},
+			Answers: []openapi.Answer{{Status: ok, Description: "The bytes.", Type: "application/octet-stream"}},
+		}, true, a.download},
+		{openapi.Operation{Method: http.MethodDelete, Path: "/api/v1/artifacts/{key...}", ID: "delete_artifact", Tag: "artifacts", Scope: runPacks,
+			Summary: "Delete an artifact",
+			Answers: []openapi.Answer{{Status: http.StatusNoContent, Description: "It is gone."}},
+		}, false, a.deleteArtifact},
+		{openapi.Operation{Method: post, Path: "/api/v1/artifacts/upload", ID: "upload_artifact", Tag: "artifacts", Scope: runPacks,
+			Summary:     "Upload a file",
+			Description: "A form with the field file, streamed, of at most 5 GiB.",
+			Body:        uploadForm{}, BodyType: "multipart/form-data",
+			Answers: []openapi.Answer{{Status: ok, Description: "Stored.", Body: client.Upload{}}},
+		}, false, a.upload},
+	}
+}
+
+// uploadForm describes the form of an upload.
+type uploadForm struct {
+	File []byte `json:"file"`
+}
+
+func (a *API) operateRoutes() []*route {
+	open := func(path, id, summary string, body any) openapi.Operation {
+		return openapi.Operation{Method: get, Path: path, ID: id, Tag: "operating", Scope: public, Summary: summary,
+			Answers: []openapi.Answer{{Status: ok, Description: "The answer.", Body: body}}}
+	}
+	ready := open("/readyz", "readyz", "Tell whether calls can be served", client.Readiness{})
+	ready.Params = []openapi.Param{query("pools", "", "Names of pools that must have a worker, with commas.")}
+	ready.Answers = append(ready.Answers, openapi.Answer{Status: http.StatusServiceUnavailable, Description: "They cannot.", Body: client.Readiness{}})
+	metrics := openapi.Operation{Method: get, Path: "/metrics", ID: "metrics", Tag: "operating", Scope: adminOnly,
+		Summary: "Metrics for Prometheus", Answers: []openapi.Answer{{Status: ok, Description: "The metrics.", Type: "text/plain"}}}
+	hidden := func(path string) openapi.Operation {
+		return openapi.Operation{Method: get, Path: path, Hidden: true}
+	}
+	return []*route{
+		{openapi.Operation{Method: get, Path: "/api/v1/pools", ID: "list_pools", Tag: "operating", Scope: readPacks,
+			Summary: "Show the load of every pool",
+			Answers: []openapi.Answer{{Status: ok, Description: "The pools.", Body: client.PoolList{}}},
+		}, false, a.listPools},
+		{open("/healthz", "healthz", "Tell that the process runs", map[string]string{}), false, a.healthz},
+		{ready, false, a.readyz},
+		{open("/version", "version", "Tell the version", client.VersionInfo{}), false, a.version},
+		{metrics, true, a.serveMetrics},
+		{openapi.Operation{Method: get, Path: "/api/v1/openapi.json", ID: "openapi", Tag: "operating", Scope: public,
+			Summary: "This document", Answers: []openapi.Answer{{Status: ok, Description: "OpenAPI 3.1.", Type: "application/json"}},
+		}, false, a.serveOpenAPI},
+		{hidden("/docs"), false, serveDocs},
+		{hidden("/docs/{file}"), false, serveDocs},
+		{hidden("/{$}"), false, func(x *exchange, r *http.Request) error {
+			http.Redirect(x, r, "/docs", http.StatusFound)
+			return nil
+		}},
+	}
+}
+
+// describe makes the OpenAPI document. The catalogue does not change while
+// the process runs.
+func (a *API) describe() ([]byte, error) {
+	var ops []openapi.Operation
+	for _, rt := range a.routes() {
+		ops = append(ops, rt.Operation)
+	}
+	return openapi.Document(a.cfg.Version, ops, a.catalogue())
+}
+
+func (a *API) serveOpenAPI(x *exchange, r *http.Request) error {
+	doc, err := a.openAPI()
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(doc)
+	h := x.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("ETag", `"`+hex.EncodeToString(sum[:16])+`"`)
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Content-Type-Options", "nosniff")
+	http.ServeContent(x, r, "", time.Time{}, bytes.NewReader(doc))
+	return nil
+}
+
+var docsPage = openapi.Page("/docs")
+
+func serveDocs(x *exchange, r *http.Request) error {
+	h := x.Header()
+	h.Set("Content-Security-Policy", openapi.PagePolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	docsPage.ServeHTTP(x, r)
+	return nil
+}
