@@ -3,6 +3,8 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/helmdeck/helmdeck/pkg/sessions"
@@ -230,18 +232,16 @@ func (s *Scheduler) settle(ctx context.Context, id, why string) {
 // and the registry itself is asked.
 func (s *Scheduler) endStrays(ctx context.Context, sidecars []sessions.Sidecar) {
 	strays := map[string]bool{}
-	for _, sc := range sidecars {
-		id := sc.LeaseID
-		if s.accounted(id) {
-			continue
-		}
+	for _, id := range s.unaccounted(sidecars) {
 		e, err := s.get(ctx, id)
 		if err != nil && !errors.Is(err, sessions.ErrNotFound) {
 			s.touch()
 			return
 		}
 		if err == nil && s.owns(e.Lease) {
-			s.host(ctx, e.Lease)
+			if _, here := s.state(id); !here {
+				s.host(ctx, e.Lease)
+			}
 			continue
 		}
 		if !s.strays[id] {
@@ -254,13 +254,18 @@ func (s *Scheduler) endStrays(ctx context.Context, sidecars []sessions.Sidecar) 
 	s.strays = strays
 }
 
-// accounted reports whether a sidecar is starting, stopping or leased here.
-func (s *Scheduler) accounted(id string) bool {
+// unaccounted lists the sidecars, running or believed to, that are neither
+// starting nor stopping nor leased here.
+func (s *Scheduler) unaccounted(sidecars []sessions.Sidecar) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.hosted[id]
-	if h == nil {
-		return false
+	ids := map[string]bool{}
+	for _, sc := range sidecars {
+		ids[sc.LeaseID] = s.hosted[sc.LeaseID] == nil
 	}
-	return h.readyAt.IsZero() || h.stopping || s.records[id] != nil
+	for id, h := range s.hosted {
+		ids[id] = !h.readyAt.IsZero() && !h.stopping && s.records[id] == nil
+	}
+	maps.DeleteFunc(ids, func(_ string, stray bool) bool { return !stray })
+	return slices.Sorted(maps.Keys(ids))
 }

@@ -180,7 +180,8 @@ type Registry interface {
 	// Delete forgets id.
 	Delete(ctx context.Context, id string) error
 	// Watch sends the present records, then an Entry with an empty ID as a
-	// mark, then every change until ctx ends, when the channel is closed. A
+	// mark, then changes until ctx ends, when the channel is closed. The newest
+	// revision of a record always comes, those before it may be left out. A
 	// deleted record comes as one that is Deleted.
 	Watch(ctx context.Context) (<-chan Entry, error)
 }

@@ -48,3 +48,10 @@ func TestLocalRunsCommandsAndBrowser(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	sessionstest.RunStore(t, func(*testing.T) (sessions.Registry, sessions.Queue) {
+		return sessionstest.NewRegistry(), &sessionstest.Queue{}
+	})
+}
