@@ -281,6 +281,7 @@ func (a *attempt) invoke(ctx context.Context) (packs.Outcome, error) {
 		Services: packs.Services{
 			Leaser: w.cfg.Leaser, HTTP: w.cfg.HTTP, CheckURL: w.cfg.CheckURL, Artifacts: w.cfg.Artifacts,
 			Begin: a.begin, Progress: rep.progress, Log: rep.line, Scratch: scratch,
+			UserAgent: w.cfg.UserAgent, PublicURL: w.cfg.PublicURL,
 		},
 	})
 }

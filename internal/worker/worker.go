@@ -92,6 +92,8 @@ type Config struct {
 	CheckURL  func(ctx context.Context, url string) error
 	// ScratchDir holds one folder a run, removed after it.
 	ScratchDir string
+	// UserAgent and PublicURL go to the packs; see packs.Services.
+	UserAgent, PublicURL string
 
 	Heartbeat   time.Duration // default 10 s, a third of the acknowledgement wait
 	BeatEvery   time.Duration // default 5 s

@@ -66,12 +66,7 @@ func (h *Hub) Subscribe(subject string, fn func(string, map[string][]string, []b
 	}, nil
 }
 
-// recheck is how often a follower looks for what core messages lost.
-const recheck = 10 * time.Second
-
 func (v *viewer) run(fn func(string, map[string][]string, []byte), lost func()) {
-	quiet := time.NewTicker(recheck)
-	defer quiet.Stop()
 	for {
 		select {
 		case <-v.done:
@@ -79,8 +74,6 @@ func (v *viewer) run(fn func(string, map[string][]string, []byte), lost func()) 
 		case m := <-v.queue:
 			fn(m.Subject, m.Header, m.Data)
 		case <-v.missed:
-			lost()
-		case <-quiet.C:
 			lost()
 		}
 	}

@@ -204,6 +204,23 @@ func (s *Store) Waiting(ctx context.Context, fn func(jobs.Submission, jobs.Place
 	return scan(bus.StreamSchedule, "sched.due.>", jobs.InSchedule)
 }
 
+// InUse reports whether anything of a job is still kept: its events, its
+// place in a queue or its dead letter.
+func (s *Store) InUse(ctx context.Context, jobID string) (bool, error) {
+	k := jobs.Key{ID: jobID}
+	looks := []func() error{
+		func() error { _, err := s.Last(ctx, k, true); return err },
+		func() error { _, _, err := s.Find(ctx, k); return err },
+		func() error { _, err := s.Get(ctx, k); return err },
+	}
+	for _, look := range looks {
+		if err := look(); !errors.Is(err, jobs.ErrNotFound) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
 // Lanes implements worker.Source.
 func (s *Store) Lanes(pool string) []worker.Lane {
 	var out []worker.Lane

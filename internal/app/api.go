@@ -1,0 +1,290 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/helmdeck/helmdeck/internal/api"
+	"github.com/helmdeck/helmdeck/internal/auth"
+	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/internal/bus/artifactstore"
+	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
+	"github.com/helmdeck/helmdeck/internal/bus/jobindex"
+	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
+	"github.com/helmdeck/helmdeck/internal/control"
+	"github.com/helmdeck/helmdeck/pkg/artifacts"
+	"github.com/helmdeck/helmdeck/pkg/events"
+	"github.com/helmdeck/helmdeck/pkg/jobs"
+)
+
+// apiRole is one API replica.
+type apiRole struct {
+	Settings
+	keys Keys
+	conn *bus.Conn
+	// token is the administrator's bearer token.
+	token string
+	// health checks what only this process knows, for instance the embedded
+	// server; may be empty.
+	health   map[string]api.Health
+	registry *prometheus.Registry
+}
+
+// drainHTTP bounds the end of open requests at a stop.
+const drainHTTP = 10 * time.Second
+
+// build wires the replica and returns its services, the one that takes
+// requests last.
+func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]service, error) {
+	js, shards := r.conn.JetStream(), r.conn.Profile().Shards
+	store, err := jobstore.New(js, r.keys.Installation, shards, r.Log)
+	if err != nil {
+		return nil, err
+	}
+	hub, err := jobfeed.New(r.conn.Core(), js, r.Log)
+	if err != nil {
+		return nil, err
+	}
+	done.add(hub.Close)
+	if err := hub.ServeHistory(); err != nil {
+		return nil, err
+	}
+	workers, err := jobfeed.WatchWorkers(ctx, r.conn.Core())
+	if err != nil {
+		return nil, err
+	}
+	done.add(workers.Close)
+	arts, err := newArtifacts(ctx, js, store, r.keys, r.Settings)
+	if err != nil {
+		return nil, err
+	}
+	index := jobindex.New(js, store, hub, 0, r.Log)
+	packs := r.catalog()
+	client := jobs.New(jobs.Config{
+		Ledger: store, Queue: store, Keys: store, Index: index, Feed: hub, Dead: store, Stash: arts,
+		Packs: packs, KeySecret: r.keys.Idempotency,
+	})
+	health := map[string]api.Health{"bus": api.HealthFunc(r.conn.Ping)}
+	for name, h := range r.health {
+		health[name] = h
+	}
+	a, err := api.New(api.Config{
+		Jobs: client, Packs: packs, Artifacts: arts, Events: follower{hub},
+		Pools: pools{js: js, shards: shards, workers: workers}, Auth: auth.Admin(r.token),
+		Health: health, Version: Version, PublicURL: r.PublicURL, Log: r.Log, Registry: r.registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	registerPools(r.registry, js, shards, workers)
+	repaired := newRepaired(r.registry)
+	return []service{
+		{"job index", index.Run},
+		{"mover", (&control.Mover{JS: js, Store: store, Log: r.Log}).Run},
+		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Log: r.Log}).Run},
+		{"reconciler", (&control.Reconciler{Store: store, Jobs: index, Repaired: repaired, Log: r.Log}).Run},
+		{"artifact sweeper", func(ctx context.Context) error { return arts.RunSweeper(ctx, 0, store.InUse) }},
+		{"http", func(ctx context.Context) error { return serveHTTP(ctx, a.Server(), ln) }},
+	}, nil
+}
+
+func serveHTTP(ctx context.Context, s *http.Server, ln net.Listener) error {
+	failed := make(chan error, 1)
+	go func() { failed <- s.Serve(ln) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainHTTP)
+	defer cancel()
+	if err := s.Shutdown(stop); err != nil {
+		_ = s.Close() // requests that did not end are cut
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// listen takes the address before anything else is started, so that a taken
+// port is the first thing the user hears of.
+func listen(addr string) (net.Listener, error) {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, &ListenError{Addr: addr, Err: err}
+	}
+	return ln, nil
+}
+
+// ListenError says that the API's address cannot be had.
+type ListenError struct {
+	Addr string
+	Err  error
+}
+
+// Error names the address and what to do.
+func (e *ListenError) Error() string {
+	return fmt.Sprintf("cannot listen on %s: %v; stop the program that uses it, or choose another address with --listen HOST:PORT", e.Addr, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *ListenError) Unwrap() error { return e.Err }
+
+func addrPort(a net.Addr) (netip.AddrPort, bool) {
+	ap, err := netip.ParseAddrPort(a.String())
+	return ap, err == nil
+}
+
+func newArtifacts(ctx context.Context, js bus.JetStream, store *jobstore.Store, keys Keys, s Settings) (*artifacts.Store, error) {
+	blobs, err := artifactstore.NewBlobs(ctx, js)
+	if err != nil {
+		return nil, err
+	}
+	index, err := artifactstore.NewIndex(ctx, js)
+	if err != nil {
+		return nil, err
+	}
+	return artifacts.New(artifacts.Config{
+		Blobs: blobs, Index: index, LinkKey: keys.Link, Log: s.Log, Judge: judge(store),
+	})
+}
+
+// judge asks a job's terminal record about an artifact one of its attempts
+// stored.
+func judge(store *jobstore.Store) func(context.Context, artifacts.Ref) (artifacts.Verdict, error) {
+	return func(ctx context.Context, ref artifacts.Ref) (artifacts.Verdict, error) {
+		k := jobs.Key{Tenant: ref.Tenant, Owner: ref.Owner, ID: ref.JobID}
+		rec, err := store.Last(ctx, k, true)
+		switch {
+		case errors.Is(err, jobs.ErrNotFound):
+			return artifacts.Lost, nil
+		case err != nil:
+			return artifacts.Undecided, err
+		case !rec.Job.State.Terminal():
+			return artifacts.Undecided, nil
+		}
+		for _, a := range rec.Job.Artifacts {
+			if a.Key == ref.Key {
+				return artifacts.Won, nil
+			}
+		}
+		return artifacts.Lost, nil
+	}
+}
+
+// follower gives the API the events of the hub.
+type follower struct{ hub *jobfeed.Hub }
+
+func (f follower) Follow(ctx context.Context, k jobs.Key, after api.Cursor) iter.Seq2[api.Event, error] {
+	return func(yield func(api.Event, error) bool) {
+		from, sub, err := f.open(k, after)
+		if err != nil {
+			yield(api.Event{}, err)
+			return
+		}
+		for e, err := range sub.Follow(ctx, events.Filter{JobID: k.ID}, from) {
+			if err != nil {
+				if ctx.Err() == nil {
+					yield(api.Event{}, err)
+				}
+				return
+			}
+			out, err := event(e)
+			if !yield(out, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (f follower) History(ctx context.Context, k jobs.Key, after api.Cursor) iter.Seq2[api.Event, error] {
+	return func(yield func(api.Event, error) bool) {
+		from, _, err := f.open(k, after)
+		for err == nil {
+			var page events.HistoryPage
+			page, err = f.hub.History(ctx, k.Tenant, k.Owner, events.HistoryRequest{JobID: k.ID, After: from})
+			if err != nil {
+				break
+			}
+			for _, e := range page.Events {
+				from = advanced(from, e.Stream, e.Sequence)
+				subject, err := events.Parse(e.Subject)
+				if err != nil {
+					yield(api.Event{}, err)
+					return
+				}
+				out, err := event(events.Event{Event: e.Event, Kind: subject.Kind, Cursor: from})
+				if !yield(out, err) || err != nil {
+					return
+				}
+			}
+			if page.Done {
+				return
+			}
+			from = page.Next
+		}
+		if ctx.Err() == nil {
+			yield(api.Event{}, err)
+		}
+	}
+}
+
+// advanced returns a copy of a cursor that has moved on.
+func advanced(c events.Cursor, stream string, n uint64) events.Cursor {
+	next := events.Cursor{stream: n}
+	for s, m := range c {
+		next[s] = max(next[s], m)
+	}
+	return next
+}
+
+func (f follower) open(k jobs.Key, after api.Cursor) (events.Cursor, *events.Subscriber, error) {
+	from, err := events.ParseCursor(string(after))
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", api.ErrBadCursor, err)
+	}
+	sub, err := events.Over(f.hub, events.Options{Tenant: k.Tenant, Owner: k.Owner})
+	return from, sub, err
+}
+
+func event(e events.Event) (api.Event, error) {
+	data, err := e.Event.MarshalJSON()
+	if err != nil {
+		return api.Event{}, err
+	}
+	return api.Event{
+		Cursor: api.Cursor(e.Cursor.String()), Type: e.Type(), Kind: api.EventKind(e.Kind),
+		Terminal: e.Terminal(), Data: data,
+	}, nil
+}
+
+// pools gives the API the load of the pools.
+type pools struct {
+	js      bus.JetStream
+	shards  int
+	workers *jobfeed.Workers
+}
+
+func (p pools) Pools(ctx context.Context) ([]api.PoolStatus, error) {
+	loads, err := jobfeed.Loads(ctx, p.js, p.shards, p.workers)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]api.PoolStatus, len(loads))
+	for i, l := range loads {
+		out[i] = api.PoolStatus{
+			Pool: l.Pool, Waiting: l.Waiting, Running: l.Running, Unacknowledged: l.Unacked, Workers: l.Workers,
+			OldestAgeS: l.OldestAge.Seconds(), Autoscale: l.Waiting + l.Unacked - l.Running,
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,94 @@
+// Package flags is the command-line form of the settings that all programs
+// of helmdeck share. Precedence is flag, environment, default.
+package flags
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/helmdeck/helmdeck/internal/app"
+)
+
+// Settings are the flags of every process.
+type Settings struct {
+	Allowlist string        `name:"egress-allowlist" env:"HELMDECK_EGRESS_ALLOWLIST" placeholder:"CIDRS" help:"CIDRs that packs and sidecars may reach although the egress guard refuses them, comma-separated (127.0.0.1/32 for pages of this machine)."`
+	TestPacks bool          `name:"test-packs" env:"HELMDECK_TEST_PACKS" help:"Offer the test.* packs."`
+	AckWait   time.Duration `env:"HELMDECK_ACK_WAIT" default:"30s" help:"Time after which a job whose worker is silent runs again. The same for all processes."`
+	Profile   string        `env:"HELMDECK_PROFILE" default:"${profile}" enum:"embedded,single,ha" help:"Bus profile: embedded, single or ha."`
+	Prefix    string        `env:"HELMDECK_PREFIX" default:"hd" help:"First token of every subject, one per installation."`
+	PublicURL string        `name:"public-url" env:"HELMDECK_PUBLIC_URL" placeholder:"URL" help:"Where callers reach the API, for links."`
+	LogLevel  string        `env:"HELMDECK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Lowest level that is logged."`
+	LogFormat string        `env:"HELMDECK_LOG_FORMAT" default:"auto" enum:"auto,json,text" help:"Log lines as json or text; auto: text on a terminal."`
+}
+
+// App returns the settings with a logger to standard error.
+func (s Settings) App() (app.Settings, error) {
+	log, err := s.logger()
+	return app.Settings{
+		Allowlist: s.Allowlist, TestPacks: s.TestPacks, AckWait: s.AckWait, Profile: s.Profile,
+		Prefix: s.Prefix, PublicURL: s.PublicURL, Log: log,
+	}, err
+}
+
+func (s Settings) logger() (zerolog.Logger, error) {
+	level, err := zerolog.ParseLevel(s.LogLevel)
+	if err != nil {
+		return zerolog.Nop(), err
+	}
+	zerolog.TimeFieldFormat = time.RFC3339Nano
+	l := zerolog.New(os.Stderr)
+	if s.LogFormat == "text" || s.LogFormat == "auto" && isTerminal(os.Stderr) {
+		l = zerolog.New(zerolog.ConsoleWriter{
+			Out: os.Stderr, TimeFormat: time.TimeOnly, NoColor: os.Getenv("NO_COLOR") != "" || !isTerminal(os.Stderr),
+		})
+	}
+	return l.Level(level).With().Timestamp().Logger(), nil
+}
+
+func isTerminal(f *os.File) bool {
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}
+
+// Role are the flags of the role binaries.
+type Role struct {
+	Settings
+	NATS      string `name:"nats" env:"HELMDECK_NATS_URL" required:"" placeholder:"URL" help:"NATS servers, nats://HOST:PORT, several separated by commas."`
+	NATSCreds string `name:"nats-creds" env:"HELMDECK_NATS_CREDS" required:"" placeholder:"FILE" type:"path" help:"JSON file with user and password of this role, mode 0600."`
+	Keys      string `name:"keys" env:"HELMDECK_KEYS" required:"" placeholder:"FILE" type:"path" help:"keys.json shared by all processes of the installation, mode 0600."`
+	Data      string `name:"data" env:"HELMDECK_DATA" default:"helmdeck-data" placeholder:"DIR" type:"path" help:"Folder for scratch files and sidecars of this process."`
+	Metrics   string `name:"metrics-listen" env:"HELMDECK_METRICS_LISTEN" placeholder:"HOST:PORT" help:"Serve /metrics and /healthz of this process."`
+}
+
+// App returns the role's configuration.
+func (r Role) App() (app.Role, error) {
+	s, err := r.Settings.App()
+	return app.Role{
+		Settings: s, NATS: r.NATS, NATSCreds: r.NATSCreds, Keys: r.Keys, Data: r.Data, Metrics: r.Metrics,
+	}, err
+}
+
+// Run runs fn until it returns or the process is told to stop: SIGTERM and
+// SIGINT ask for a clean stop, a second one ends the process at once. It
+// returns the exit code.
+func Run(program string, fn func(context.Context) error) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	go func() {
+		<-ctx.Done()
+		stop() // from here on signals have their default effect
+	}()
+	err := fn(ctx)
+	if err == nil || errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
+	return 1
+}

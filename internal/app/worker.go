@@ -1,0 +1,136 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
+	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
+	"github.com/helmdeck/helmdeck/internal/bus/leasestore"
+	"github.com/helmdeck/helmdeck/internal/egress"
+	"github.com/helmdeck/helmdeck/internal/worker"
+	"github.com/helmdeck/helmdeck/pkg/packs"
+	"github.com/helmdeck/helmdeck/pkg/sessions"
+)
+
+// DefaultSlots is how many jobs of each pool a worker runs at once.
+const DefaultSlots = 4
+
+// workerRole is one worker process, or the worker of helmdeck up.
+type workerRole struct {
+	Settings
+	keys     Keys
+	conn     *bus.Conn
+	guard    *egress.Guard
+	dir      string // scratch folders of runs live in dir/scratch
+	slots    map[string]int
+	registry *prometheus.Registry
+}
+
+// SlotsOf turns --pools and --slots into slots by pool; no pool means all.
+func SlotsOf(pools []string, slots int) (map[string]int, error) {
+	if slots < 1 || slots > 1024 {
+		return nil, fmt.Errorf("--slots must be between 1 and 1024, got %d", slots)
+	}
+	known := map[string]bool{}
+	for _, p := range packs.Pools {
+		known[string(p)] = true
+	}
+	out := map[string]int{}
+	for _, p := range pools {
+		if !known[p] {
+			return nil, fmt.Errorf("--pools: unknown pool %q; the pools are %v", p, packs.Pools)
+		}
+		out[p] = slots
+	}
+	if len(out) == 0 {
+		for p := range known {
+			out[p] = slots
+		}
+	}
+	return out, nil
+}
+
+func (r *workerRole) build(ctx context.Context, done *closer) ([]service, error) {
+	js := r.conn.JetStream()
+	store, err := jobstore.New(js, r.keys.Installation, r.conn.Profile().Shards, r.Log)
+	if err != nil {
+		return nil, err
+	}
+	reports, err := jobfeed.NewReports(r.conn.Core(), js, r.keys.Installation, r.Log)
+	if err != nil {
+		return nil, err
+	}
+	arts, err := newArtifacts(ctx, js, store, r.keys, r.Settings)
+	if err != nil {
+		return nil, err
+	}
+	id := newID("worker")
+	leases, err := leasestore.Open(ctx, leasestore.Config{JetStream: r.conn.JetStream(), Log: r.Log})
+	if err != nil {
+		return nil, err
+	}
+	leaser, err := sessions.NewLeaser(sessions.LeaserConfig{Registry: leases, Queue: leases, Worker: id, Log: r.Log})
+	if err != nil {
+		return nil, err
+	}
+	scratch, err := freshScratch(r.dir)
+	if err != nil {
+		return nil, err
+	}
+	done.add(func() { _ = os.RemoveAll(scratch) }) // swept at the next start otherwise
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	w := worker.New(worker.Config{
+		ID: id, Host: host, Version: Version, Slots: r.slots,
+		Source: store, Ledger: store, Queue: store, Reports: reports, Packs: r.catalog(), Artifacts: arts,
+		Leaser: leaser, HTTP: r.guard.Client(egress.Timeouts{}), CheckURL: r.guard.CheckURL,
+		ScratchDir: scratch, UserAgent: "helmdeck/" + Version, PublicURL: r.PublicURL,
+		Heartbeat: r.heartbeat(), Ended: newEnded(r.registry), Log: r.Log,
+	})
+	return []service{
+		{"leaser", leaser.Run},
+		{"worker", w.Run},
+	}, nil
+}
+
+// freshScratch makes a folder of this process and removes those of processes
+// that are gone: a killed worker leaves its folders behind.
+func freshScratch(dir string) (string, error) {
+	root := filepath.Join(dir, "scratch")
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return "", fmt.Errorf("scratch folder: %w", err)
+	}
+	old, err := os.ReadDir(root)
+	if err != nil {
+		return "", fmt.Errorf("scratch folder: %w", err)
+	}
+	for _, e := range old {
+		path := filepath.Join(root, e.Name())
+		lock, err := lockScratch(path)
+		if err != nil {
+			continue // its process lives
+		}
+		err = os.RemoveAll(path)
+		_ = lock.Close() // dropped with the folder
+		if err != nil {
+			return "", fmt.Errorf("sweep scratch folder: %w", err)
+		}
+	}
+	own, err := os.MkdirTemp(root, "worker-")
+	if err != nil {
+		return "", fmt.Errorf("scratch folder: %w", err)
+	}
+	// Held until the process ends, however it ends.
+	if _, err := lockScratch(own); err != nil {
+		return "", fmt.Errorf("scratch folder: %w", err)
+	}
+	return own, nil
+}
