@@ -327,16 +327,3 @@ func sortedKeys(ms ...map[string]any) []string {
 	}
 	return slices.Sorted(maps.Keys(all))
 }
-
-// EnsureLeaseConsumer makes the durable consumer of the lease requests of an
-// image when there is none, and returns the stream and consumer to Pull from.
-// The scheduler role may do it.
-func (c *Conn) EnsureLeaseConsumer(ctx context.Context, image string) (stream, consumer string, err error) {
-	ctx, cancel := c.bound(ctx, c.timeout)
-	defer cancel()
-	cfg := leaseConsumer(c.names, c.profile, image)
-	if err := c.applyConsumer(ctx, c.names.stream(StreamLeases), cfg); err != nil {
-		return "", "", fmt.Errorf("make consumer for leases of %s: %w", image, err)
-	}
-	return StreamLeases, cfg.Name, nil
-}

@@ -406,7 +406,7 @@ func (o *objects) uploads(ctx context.Context) (map[string]struct{}, error) {
 	ids, prefix := map[string]struct{}{}, o.chunks("")
 	for offset := 0; ; {
 		var resp struct {
-			Total int `json:"total"`
+			answer
 			State struct {
 				Subjects map[string]uint64 `json:"subjects"`
 			} `json:"state"`

@@ -106,9 +106,8 @@ func ttlValue(d time.Duration) string {
 }
 
 type pubAck struct {
-	Error     *jetstream.APIError `json:"error"`
-	Sequence  uint64              `json:"seq"`
-	Duplicate bool                `json:"duplicate"`
+	answer
+	Sequence uint64 `json:"seq"`
 }
 
 // store publishes m and waits for the server's acknowledgement.
@@ -121,14 +120,23 @@ func (c *Conn) store(ctx context.Context, m *nats.Msg) (pubAck, error) {
 	if err := json.Unmarshal(reply.Data, &ack); err != nil {
 		return pubAck{}, fmt.Errorf("malformed acknowledgement: %w", err)
 	}
-	if ack.Error != nil {
-		return pubAck{}, apiError(ack.Error)
+	return ack, ack.failure()
+}
+
+// answer is the part every answer of the JetStream API has.
+type answer struct {
+	Error *jetstream.APIError `json:"error"`
+}
+
+func (a *answer) failure() error {
+	if a.Error == nil {
+		return nil
 	}
-	return ack, nil
+	return apiError(a.Error)
 }
 
 // ask makes a request of the JetStream API and decodes its answer into out.
-func (c *Conn) ask(ctx context.Context, subject string, in, out any) error {
+func (c *Conn) ask(ctx context.Context, subject string, in any, out interface{ failure() error }) error {
 	var body []byte
 	if in != nil {
 		var err error
@@ -140,19 +148,10 @@ func (c *Conn) ask(ctx context.Context, subject string, in, out any) error {
 	if err != nil {
 		return err
 	}
-	var failure struct {
-		Error *jetstream.APIError `json:"error"`
-	}
-	if err := json.Unmarshal(reply.Data, &failure); err != nil {
+	if err := json.Unmarshal(reply.Data, out); err != nil {
 		return fmt.Errorf("malformed answer of %s: %w", subject, err)
 	}
-	if failure.Error != nil {
-		return apiError(failure.Error)
-	}
-	if out == nil {
-		return nil
-	}
-	return json.Unmarshal(reply.Data, out)
+	return out.failure()
 }
 
 func (j *jetStream) Purge(ctx context.Context, stream, filter string, upTo uint64) error {
@@ -170,6 +169,7 @@ func (c *Conn) purge(ctx context.Context, stream, filter string, upTo uint64) (i
 		Sequence uint64 `json:"seq,omitempty"`
 	}{filter, upTo}
 	var resp struct {
+		answer
 		Purged int `json:"purged"`
 	}
 	err := c.ask(ctx, "STREAM.PURGE."+stream, req, &resp)
@@ -179,6 +179,7 @@ func (c *Conn) purge(ctx context.Context, stream, filter string, upTo uint64) (i
 func (j *jetStream) ConsumerPending(ctx context.Context, stream, consumer string) (pending, unacked int, err error) {
 	c := (*Conn)(j)
 	var info struct {
+		answer
 		Pending uint64 `json:"num_pending"`
 		Unacked int    `json:"num_ack_pending"`
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -242,11 +241,9 @@ func (d *delivery) confirm(ctx context.Context, verb string, body []byte) error 
 		return fmt.Errorf("%s %s: %w", verb, d.msg.Subject, err)
 	}
 	if len(reply.Data) > 0 { // the server confirms with an empty message
-		var failure struct {
-			Error *jetstream.APIError `json:"error"`
-		}
-		if json.Unmarshal(reply.Data, &failure) == nil && failure.Error != nil {
-			return fmt.Errorf("%s %s: %w", verb, d.msg.Subject, apiError(failure.Error))
+		var a answer
+		if json.Unmarshal(reply.Data, &a) == nil && a.failure() != nil {
+			return fmt.Errorf("%s %s: %w", verb, d.msg.Subject, a.failure())
 		}
 	}
 	return nil

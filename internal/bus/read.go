@@ -64,6 +64,7 @@ func (c *Conn) last(ctx context.Context, stream, filter string, leader bool) (st
 
 func (c *Conn) lastOfLeader(ctx context.Context, stream, filter string) (stored, error) {
 	var resp struct {
+		answer
 		Message struct {
 			Subject  string    `json:"subject"`
 			Sequence uint64    `json:"seq"`
