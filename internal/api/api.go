@@ -151,7 +151,7 @@ func New(cfg Config) (*API, error) {
 	}
 	a.life, a.stop = context.WithCancel(context.Background())
 	var err error
-	if a.metrics, err = newMetrics(cfg.Registry, cfg.Pools); err != nil {
+	if a.metrics, err = newMetrics(cfg.Registry); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	for _, rt := range a.routes() {

@@ -116,14 +116,15 @@ func (a *API) serveMetrics(x *exchange, r *http.Request) error {
 }
 
 // metrics are the instruments of the API. Labels come from the route table
-// and from closed sets.
+// and from closed sets. What /metrics shows besides is up to whoever registers
+// it: the pools are one collector of the process, not one of each surface.
 type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	streams  prometheus.Gauge
 }
 
-func newMetrics(reg prometheus.Registerer, pools Pools) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "helmdeck_http_requests_total", Help: "Requests answered, by route, method and status; 499: the client left.",
@@ -136,7 +137,7 @@ func newMetrics(reg prometheus.Registerer, pools Pools) (*metrics, error) {
 			Name: "helmdeck_http_streams", Help: "Open event and log streams.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.streams, poolCollector{pools}} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.streams} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -156,52 +157,4 @@ func (m *metrics) observe(route, method string, status int, took time.Duration) 
 	}
 	m.requests.WithLabelValues(route, method, fmt.Sprint(status)).Inc()
 	m.seconds.WithLabelValues(route, method).Observe(took.Seconds())
-}
-
-var poolGauges = map[string]struct {
-	desc  *prometheus.Desc
-	value func(PoolStatus) float64
-}{
-	"waiting": {poolDesc("waiting_jobs", "Jobs in the queue that were not delivered."),
-		func(p PoolStatus) float64 { return float64(p.Waiting) }},
-	"running": {poolDesc("running_jobs", "Jobs claimed by a live worker."),
-		func(p PoolStatus) float64 { return float64(p.Running) }},
-	"unacknowledged": {poolDesc("unacknowledged_jobs", "Jobs delivered and not yet done."),
-		func(p PoolStatus) float64 { return float64(p.Unacknowledged) }},
-	"workers": {poolDesc("workers", "Workers heard from lately."),
-		func(p PoolStatus) float64 { return float64(p.Workers) }},
-	"oldest": {poolDesc("oldest_job_seconds", "Age of the oldest waiting job."),
-		func(p PoolStatus) float64 { return p.OldestAgeS }},
-	"autoscale": {poolDesc("autoscale_jobs", "Jobs that no live worker has: what to scale on."),
-		func(p PoolStatus) float64 { return float64(p.Autoscale) }},
-}
-
-func poolDesc(name, help string) *prometheus.Desc {
-	return prometheus.NewDesc("helmdeck_pool_"+name, help, []string{"pool"}, nil)
-}
-
-// poolCollector reads the pools when it is scraped.
-type poolCollector struct{ pools Pools }
-
-// Describe implements prometheus.Collector.
-func (c poolCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, g := range poolGauges {
-		ch <- g.desc
-	}
-}
-
-// Collect implements prometheus.Collector. Without the bus there are no pool
-// metrics: the absence is the alarm.
-func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
-	ctx, stop := context.WithTimeout(context.Background(), checkTimeout)
-	defer stop()
-	pools, err := c.pools.Pools(ctx)
-	if err != nil {
-		return
-	}
-	for _, p := range pools {
-		for _, g := range poolGauges {
-			ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, g.value(p), p.Pool)
-		}
-	}
 }
