@@ -84,7 +84,6 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	if err != nil {
 		return nil, err
 	}
-	registerPools(r.registry, js, shards, workers)
 	repaired := newRepaired(r.registry)
 	return []service{
 		{"job index", index.Run},
