@@ -94,6 +94,8 @@ type ArtifactStore interface {
 	Open(ctx context.Context, key string, rng artifacts.Range) (artifacts.Ref, io.ReadCloser, error)
 	Stat(ctx context.Context, key string) (artifacts.Ref, error)
 	List(ctx context.Context, q artifacts.Query) ([]artifacts.Ref, string, error)
+	// Link is the query of a signed download link; see Store.Link.
+	Link(key string, expires time.Time) string
 }
 
 // EgressRefusal is what the error of a guarded HTTP client implements when
@@ -121,6 +123,11 @@ type Services struct {
 	Log      func(line string)
 	// Scratch is an empty folder of the run's own, removed after it.
 	Scratch string
+	// UserAgent names product and version to servers outside.
+	UserAgent string
+	// PublicURL is where callers reach the API, without a slash at the end.
+	// Empty: artifact links are relative to wherever that is.
+	PublicURL string
 }
 
 // Invocation is one attempt of a job as the engine sees it.

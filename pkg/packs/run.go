@@ -1,6 +1,7 @@
 package packs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,6 +151,10 @@ func (r *Run) HTTP() *http.Client {
 	}
 	return r.services.HTTP
 }
+
+// UserAgent names the product and its version, for requests whose caller
+// names no program.
+func (r *Run) UserAgent() string { return cmp.Or(r.services.UserAgent, "helmdeck/devel") }
 
 // CheckURL judges a URL the caller chose before anything is begun. A refusal
 // is invalid_input. The verdict counts for now only: HTTP judges again when

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
+	"time"
 
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 )
@@ -86,6 +88,16 @@ func (r *Run) ListArtifacts(ctx context.Context, q artifacts.Query) ([]artifacts
 		return nil, "", storeFailed(fmt.Errorf("list artifacts: %w", err))
 	}
 	return refs, next, nil
+}
+
+// ArtifactURL is a signed link that downloads the artifact for the next
+// quarter of an hour, once the attempt that saved it has won.
+func (r *Run) ArtifactURL(ref artifacts.Ref) string {
+	if ref.URL != "" {
+		return ref.URL
+	}
+	u := url.URL{Path: "/api/v1/artifacts/download/" + ref.Key, RawQuery: r.store().Link(ref.Key, time.Time{})}
+	return r.services.PublicURL + u.String()
 }
 
 func (r *Run) store() ArtifactStore {

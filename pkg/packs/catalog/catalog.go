@@ -4,6 +4,9 @@ package catalog
 
 import (
 	"github.com/helmdeck/helmdeck/pkg/packs"
+	"github.com/helmdeck/helmdeck/pkg/packs/artifact"
+	"github.com/helmdeck/helmdeck/pkg/packs/httpfetch"
+	"github.com/helmdeck/helmdeck/pkg/packs/testpacks"
 )
 
 // Options says which packs to offer beyond those everybody gets.
@@ -14,6 +17,12 @@ type Options struct {
 
 // All returns the packs of this build in the order of their families.
 func All(o Options) []packs.Pack {
-	all := []packs.Pack{}
+	all := []packs.Pack{
+		artifact.Put, artifact.Get, artifact.List,
+		httpfetch.Pack,
+	}
+	if o.TestPacks {
+		all = append(all, testpacks.All...)
+	}
 	return all
 }
