@@ -4,10 +4,42 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
+	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/nats-io/nats.go"
+
+	"github.com/helmdeck/helmdeck/pkg/jobs"
 )
+
+// track is what is known of one stream.
+type track struct {
+	// floor: everything up to it was delivered or is not wanted.
+	floor uint64
+	// known is false while it is not yet clear where the past ends (LiveOnly).
+	known bool
+	// window holds the sequences delivered above floor.
+	window map[uint64]struct{}
+}
+
+// raise moves the floor to n, up to which everything was delivered.
+func (t *track) raise(n uint64) {
+	if n < t.floor {
+		return
+	}
+	t.floor, t.known = n, true
+	for seq := range t.window {
+		if seq <= n {
+			delete(t.window, seq)
+		}
+	}
+}
+
+func (t *track) seen(n uint64) bool {
+	_, ok := t.window[n]
+	return ok || t.known && n <= t.floor
+}
 
 // catchUp reads the history from the floors to the present. Unanswered
 // questions are asked again until patience is over, and once if it is 0.
@@ -31,7 +63,11 @@ func (fl *follow) catchUp(ctx context.Context, patience time.Duration) error {
 				return err
 			}
 		}
-		fl.confirm(page.Next)
+		for name, n := range page.Next {
+			if t := fl.streams[name]; t != nil {
+				t.raise(n)
+			}
+		}
 		if page.Done {
 			fl.probed = true
 			return nil
@@ -43,26 +79,10 @@ func (fl *follow) catchUp(ctx context.Context, patience time.Duration) error {
 	}
 }
 
-// confirm raises the floors to next, up to which everything was delivered.
-func (fl *follow) confirm(next Cursor) {
-	for name, t := range fl.streams {
-		n, ok := next[name]
-		if !ok || n < t.floor {
-			continue
-		}
-		t.floor, t.known = n, true
-		for seq := range t.window {
-			if seq <= n {
-				delete(t.window, seq)
-			}
-		}
-	}
-}
-
 func (fl *follow) past(h HistoryEvent) error {
 	t := fl.streams[h.Stream]
-	s, err := Parse(h.Subject)
-	if t == nil || err != nil || s.Kind == KindInput {
+	s, ok := followed(h.Subject)
+	if t == nil || !ok {
 		return nil
 	}
 	if t.seen(h.Sequence) || h.StoredAt.Before(fl.since) {
@@ -105,4 +125,34 @@ func ignoreNoHistory(err error) error {
 		return nil
 	}
 	return err
+}
+
+// followed takes the subject of an event apart; inputs are not followed.
+func followed(subject string) (Subject, bool) {
+	s, err := Parse(subject)
+	return s, err == nil && s.Kind != KindInput
+}
+
+func readable(header map[string][]string, data []byte) (event.Event, bool) {
+	ev, err := Decode(header, data)
+	return ev, err == nil
+}
+
+// number is the number in a header, 0 if there is none.
+func number(header map[string][]string, name string) uint64 {
+	n, err := strconv.ParseUint(first(header, name), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func keyOf(s Subject) jobs.Key { return jobs.Key{Tenant: s.Tenant, Owner: s.Owner, ID: s.JobID} }
+
+// first is the first value of a header that the server wrote.
+func first(header map[string][]string, name string) string {
+	if v := header[name]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -22,7 +21,7 @@ const (
 	askTimeout = 5 * time.Second
 	pauseMax   = 2 * time.Second
 	// lastLook bounds the question for what came with the terminal event.
-	lastLook = 3 * time.Second
+	lastLook = time.Second
 )
 
 // firstLooks are the pauses before the history is asked again after a start
@@ -45,21 +44,6 @@ type liveMessage struct {
 	subject string
 	header  map[string][]string
 	data    []byte
-}
-
-// track is what is known of one stream.
-type track struct {
-	// floor: everything up to it was delivered or is not wanted.
-	floor uint64
-	// known is false while it is not yet clear where the past ends (LiveOnly).
-	known bool
-	// window holds the sequences delivered above floor.
-	window map[uint64]struct{}
-}
-
-func (t *track) seen(n uint64) bool {
-	_, ok := t.window[n]
-	return ok || t.known && n <= t.floor
 }
 
 // follow is one running Follow. Only the reader's goroutine touches it, but
@@ -202,62 +186,67 @@ func (fl *follow) mend(ctx context.Context) error {
 }
 
 func (fl *follow) handle(ctx context.Context, m liveMessage) error {
-	s, err := Parse(m.subject)
-	if err != nil || s.Family != FamilyLive || s.Kind == KindInput {
+	s, ok := followed(m.subject)
+	if !ok || s.Family != FamilyLive {
 		return nil
 	}
 	stream := fl.feed.Stream(first(m.header, headerStream))
-	t := fl.streams[stream]
-	if t == nil {
+	t, seq := fl.streams[stream], number(m.header, headerSequence)
+	switch {
+	case t == nil:
 		return fl.notice(m, s)
-	}
-	seq, err := strconv.ParseUint(first(m.header, headerSequence), 10, 64)
-	if err != nil || seq == 0 {
+	case seq == 0:
 		return nil // not republished by a stream, so none of ours
-	}
-	last, _ := strconv.ParseUint(first(m.header, headerLast), 10, 64)
-	if !t.known {
+	case !t.known:
 		t.floor, t.known = seq-1, true
 	}
-	if t.seen(seq) {
-		return nil
-	}
-	if last > 0 && !t.seen(last) {
-		// The one before it on its subject never came. If it is gone from the
-		// stream as well, what came by is all there is.
-		if err := fl.catchUp(ctx, fl.opts.Patience); err != nil || t.seen(seq) {
-			return err
-		}
-	}
-	if len(t.window) >= windowSize {
-		if err := ignoreNoHistory(fl.catchUp(ctx, 0)); err != nil || t.seen(seq) {
-			return err
-		}
-		if len(t.window) >= windowSize { // no answer: trust the live feed
-			fl.confirm(Cursor{stream: seq - 1})
-		}
+	if fresh, err := fl.close(ctx, t, seq, number(m.header, headerLast)); err != nil || !fresh {
+		return err
 	}
 	t.window[seq] = struct{}{}
-	ev, err := Decode(m.header, m.data)
-	if err != nil {
+	e := Event{Kind: s.Kind, Key: keyOf(s), Stream: stream, StreamSequence: seq}
+	if e.Event, ok = readable(m.header, m.data); !ok {
 		return nil
 	}
-	at, _ := time.Parse(time.RFC3339Nano, first(m.header, headerTime))
-	if err := fl.deliver(Event{Event: ev, Kind: s.Kind, Key: keyOf(s),
-		Stream: stream, StreamSequence: seq, StoredAt: at}); err != nil || !fl.ended {
+	e.StoredAt, _ = time.Parse(time.RFC3339Nano, first(m.header, headerTime)) // zero if absent
+	if err := fl.deliver(e); err != nil || !fl.ended {
 		return err
 	}
 	// What was stored with or before the last event may be behind it.
 	return ignoreNoHistory(fl.catchUp(ctx, lastLook))
 }
 
+// close sees to it that nothing is missing before the live message seq, whose
+// predecessor on its subject is last, and reports whether seq is still new.
+func (fl *follow) close(ctx context.Context, t *track, seq, last uint64) (fresh bool, err error) {
+	if t.seen(seq) {
+		return false, nil
+	}
+	if last > 0 && !t.seen(last) {
+		// It never came. If it is gone from the stream as well, what came by
+		// is all there is.
+		if err := fl.catchUp(ctx, fl.opts.Patience); err != nil || t.seen(seq) {
+			return false, err
+		}
+	}
+	if len(t.window) >= windowSize {
+		if err := ignoreNoHistory(fl.catchUp(ctx, 0)); err != nil || t.seen(seq) {
+			return false, err
+		}
+		if len(t.window) >= windowSize { // no answer: trust the live feed
+			t.raise(seq - 1)
+		}
+	}
+	return true, nil
+}
+
 // notice hands on what has no history: a job entered its queue.
 func (fl *follow) notice(m liveMessage, s Subject) error {
-	if s.Kind != KindQueued {
+	if s.Kind != KindQueued || !fl.filter.wants(s.Kind) {
 		return nil
 	}
-	ev, err := Decode(m.header, nil)
-	if err != nil || !fl.filter.wants(s.Kind) {
+	ev, ok := readable(m.header, nil)
+	if !ok {
 		return nil
 	}
 	return fl.emit(Event{Event: ev, Kind: s.Kind, Key: keyOf(s)})
@@ -286,14 +275,4 @@ func (fl *follow) emit(e Event) error {
 		return errStopped
 	}
 	return nil
-}
-
-func keyOf(s Subject) jobs.Key { return jobs.Key{Tenant: s.Tenant, Owner: s.Owner, ID: s.JobID} }
-
-// first is the first value of a header that the server wrote.
-func first(header map[string][]string, name string) string {
-	if v := header[name]; len(v) > 0 {
-		return v[0]
-	}
-	return ""
 }
