@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -130,7 +130,7 @@ func forward(ctx context.Context, w http.ResponseWriter, r *http.Request, upstre
 	reverse := &httputil.ReverseProxy{
 		Transport:     transport,
 		FlushInterval: -1, // event streams must not wait for a buffer to fill
-		ErrorLog:      log.New(io.Discard, "", 0),
+		ErrorLog:      slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			// Undo what suits a reverse proxy: a forward proxy does not touch
 			// the query or headers between the two ends. (The server has already
@@ -157,7 +157,7 @@ func forward(ctx context.Context, w http.ResponseWriter, r *http.Request, upstre
 // ends; net/http and httputil leave that to its new owner.
 type closingWriter struct {
 	http.ResponseWriter
-	ctx context.Context //nolint:containedctx // lives for one request, like the writer
+	ctx context.Context // lives for one request, like the writer
 }
 
 // Hijack takes over the client's connection.

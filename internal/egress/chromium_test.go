@@ -126,7 +126,7 @@ func runChromium(t *testing.T, path string, args []string) {
 		"--disable-background-networking", "--remote-debugging-port=0",
 		"--user-data-dir=" + profile,
 	}, args...)
-	cmd := exec.Command(path, args...)
+	cmd := exec.CommandContext(t.Context(), path, args...)
 	// Debian's program is a shell script that stays in front of the browser.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {

@@ -63,14 +63,14 @@ func TestURLBattery(t *testing.T) {
 			checkErr := guard.CheckURL(t.Context(), tt.url)
 			// The standard client itself rejects what cannot be parsed.
 			_, getErr := get(t, newClient(t, guard), tt.url)
-			dialed := dialer.take()
+			dialled := dialer.take()
 			switch tt.verdict {
 			case "allow":
 				if checkErr != nil {
 					t.Errorf("CheckURL: got %v, want allowed", checkErr)
 				}
-				if !errors.Is(getErr, errRecorded) || len(dialed) == 0 {
-					t.Errorf("client: got %v after dialling %v, want the recorder's error", getErr, dialed)
+				if !errors.Is(getErr, errRecorded) || len(dialled) == 0 {
+					t.Errorf("client: got %v after dialling %v, want the recorder's error", getErr, dialled)
 				}
 			case "lookup":
 				for _, err := range []error{checkErr, getErr} {
@@ -80,8 +80,8 @@ func TestURLBattery(t *testing.T) {
 				}
 			default:
 				wantRefusal(t, checkErr, tt.rule)
-				if getErr == nil || len(dialed) > 0 {
-					t.Errorf("client: got error %v after dialling %v, want no dial", getErr, dialed)
+				if getErr == nil || len(dialled) > 0 {
+					t.Errorf("client: got error %v after dialling %v, want no dial", getErr, dialled)
 				}
 				if refusal, ok := errors.AsType[*egress.Refusal](getErr); ok {
 					wantRefusal(t, refusal, tt.rule)
@@ -108,8 +108,8 @@ func TestRebindingCannotWin(t *testing.T) {
 			if refusal, ok := errors.AsType[*egress.Refusal](err); !ok || refusal.Host != name {
 				t.Errorf("second look-up: got %v, want a refusal that names the host", err)
 			}
-			if dialed := dialer.take(); len(dialed) > 0 {
-				t.Errorf("got dials %v, want none", dialed)
+			if dialled := dialer.take(); len(dialled) > 0 {
+				t.Errorf("got dials %v, want none", dialled)
 			}
 		})
 	}
@@ -152,8 +152,8 @@ func TestDialContextRefuses(t *testing.T) {
 			guard := egress.New(egress.Config{Resolver: newZone(t), Dial: dialer.Dial})
 			_, err := guard.DialContext(t.Context(), tt.network, tt.address)
 			wantRefusal(t, err, tt.rule)
-			if dialed := dialer.take(); len(dialed) > 0 {
-				t.Errorf("got dials %v, want none", dialed)
+			if dialled := dialer.take(); len(dialled) > 0 {
+				t.Errorf("got dials %v, want none", dialled)
 			}
 		})
 	}
@@ -307,18 +307,19 @@ func TestRedirectOrigins(t *testing.T) {
 		{"http://one.test/", "http://one.test.evil.test/x", false},
 		{"http://one.test/", "http://one.test:81/x", false},
 	}
+	oddKey := "x-odd-key" // a caller may set a header without its canonical case
 	client := egress.New(egress.Config{}).Client(egress.Timeouts{})
 	for _, tt := range tests {
 		t.Run(tt.from+" "+tt.to, func(t *testing.T) {
 			t.Parallel()
-			from := httptest.NewRequest(http.MethodGet, tt.from, nil)
-			to := httptest.NewRequest(http.MethodGet, tt.to, nil)
+			from := httptest.NewRequestWithContext(t.Context(), http.MethodGet, tt.from, nil)
+			to := httptest.NewRequestWithContext(t.Context(), http.MethodGet, tt.to, nil)
 			to.Header.Set("X-Api-Key", "k")
-			to.Header["x-odd-key"] = []string{"k"}
+			to.Header[oddKey] = []string{"k"}
 			if err := client.CheckRedirect(to, []*http.Request{from}); err != nil {
 				t.Fatal(err)
 			}
-			if got := to.Header.Get("X-Api-Key") != "" && len(to.Header["x-odd-key"]) > 0; got != tt.kept {
+			if got := to.Header.Get("X-Api-Key") != "" && len(to.Header[oddKey]) > 0; got != tt.kept {
 				t.Errorf("headers kept: got %v (%v), want %v", got, to.Header, tt.kept)
 			}
 		})

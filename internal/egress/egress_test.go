@@ -79,8 +79,8 @@ var errRecorded = errors.New("recorded, not dialled")
 // recorder stands in for the network: it notes every address a guard lets
 // through and connects to none, so that a broken guard sends nothing anywhere.
 type recorder struct {
-	mu     sync.Mutex
-	dialed []netip.AddrPort
+	mu      sync.Mutex
+	dialled []netip.AddrPort
 }
 
 func (r *recorder) Dial(_ context.Context, _, address string) (net.Conn, error) {
@@ -90,15 +90,15 @@ func (r *recorder) Dial(_ context.Context, _, address string) (net.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
-	r.dialed = append(r.dialed, addr)
+	r.dialled = append(r.dialled, addr)
 	return nil, errRecorded
 }
 
 func (r *recorder) take() []netip.AddrPort {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := r.dialed
-	r.dialed = nil
+	out := r.dialled
+	r.dialled = nil
 	return out
 }
 

@@ -73,8 +73,10 @@ func FuzzURL(f *testing.F) {
 			}
 		}
 		client := guard.Client(egress.Timeouts{})
-		if resp, err := client.Get(raw); err == nil {
-			_ = resp.Body.Close()
+		if req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, raw, nil); err == nil {
+			if resp, err := client.Do(req); err == nil {
+				_ = resp.Body.Close()
+			}
 		}
 		client.CloseIdleConnections()
 		judge("client")

@@ -3,8 +3,7 @@ package egress
 import (
 	"context"
 	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -61,7 +60,7 @@ func (p *Proxy) Serve(ln net.Listener, id Identity) (*Listener, error) {
 		WriteTimeout:                 p.config.MaxDuration, // a plain response nobody reads
 		IdleTimeout:                  time.Minute,
 		MaxHeaderBytes:               maxRequestHeader,
-		ErrorLog:                     log.New(io.Discard, "", 0), // broken requests are the client's affair
+		ErrorLog:                     slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // broken requests are the client's affair
 	}
 	p.mu.Lock()
 	if p.scope.stopped() {
@@ -106,7 +105,7 @@ func (l *Listener) shut() {
 // scope is a span of time in which requests are served, with a context that
 // ends with it and a way to wait for what runs inside.
 type scope struct {
-	ctx     context.Context //nolint:containedctx // it is the life of a server, not of a call
+	ctx     context.Context // it is the life of a server, not of a call
 	cancel  context.CancelCauseFunc
 	running sync.WaitGroup
 

@@ -242,7 +242,7 @@ func requestTarget(r *http.Request) (target host, refusal *Refusal, ok bool) {
 	}
 	name, portText, err := net.SplitHostPort(r.RequestURI)
 	if err != nil {
-		return host{}, nil, false
+		return host{}, nil, false //nolint:nilerr // not a proxy request, and nothing more to say about it
 	}
 	if target, refusal = parseHost(name); refusal != nil {
 		return host{}, refusal, true
