@@ -29,11 +29,16 @@ const (
 	// lingering is how long output is still read after the program ended: a
 	// process that left the group may hold the pipe open for ever.
 	lingering = 500 * time.Millisecond
+	// closing bounds the wait for a caller to stop sending.
+	closing = 2 * time.Second
 )
 
 // serveExec runs one command. The answer starts when the program does; until
 // then a refusal is a plain error.
 func (a *Agent) serveExec(w http.ResponseWriter, r *http.Request) error {
+	// What the caller still sends when the answer is complete stays unread, so
+	// the connection serves this call alone.
+	w.Header().Set("Connection", "close")
 	rc := http.NewResponseController(w)
 	if err := rc.EnableFullDuplex(); err != nil {
 		return err
@@ -65,6 +70,12 @@ func (a *Agent) serveExec(w http.ResponseWriter, r *http.Request) error {
 	if err == nil {
 		out.write(wire.Exited, data)
 	}
+	// Closing with input unread would reset the connection, and the caller
+	// might lose the end of the answer: let it stop sending first.
+	select {
+	case <-run.fed:
+	case <-time.After(closing):
+	}
 	return nil
 }
 
@@ -76,6 +87,7 @@ type run struct {
 	stdout, stderr *os.File
 	limit          int64
 	startedAt      time.Time
+	fed            chan struct{} // closed when the request's body ended
 	// mu guards ended: after it the group's number may belong to others.
 	mu    sync.Mutex
 	ended bool
@@ -98,7 +110,7 @@ func (a *Agent) startRun(c wire.Exec) (*run, error) {
 		env = append(env, k+"="+v)
 	}
 	cmd := &exec.Cmd{Path: program, Args: c.Argv, Env: env, Dir: dir}
-	r := &run{family: a.family, cmd: cmd, limit: cmp.Or(c.MaxOutput, defaultMaxOutput)}
+	r := &run{family: a.family, cmd: cmd, limit: cmp.Or(c.MaxOutput, defaultMaxOutput), fed: make(chan struct{})}
 	theirs, err := r.pipes()
 	defer func() {
 		for _, f := range theirs {
@@ -262,6 +274,7 @@ func exitCode(state *os.ProcessState) (code, signal int) {
 // request whether the program wants input or not: the server notices a closed
 // connection only then.
 func (r *run) feed(body io.Reader) {
+	defer close(r.fed)
 	defer func() { _ = r.stdin.Close() }()
 	wanted := true
 	for {

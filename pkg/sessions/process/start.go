@@ -46,6 +46,9 @@ func (r *Runtime) start(ctx context.Context, s sessions.StartSpec, plain bool) (
 	}
 	boot := r.boot(s, st, scratch)
 	if plain && st.UID != 0 {
+		if err := r.passable(); err != nil {
+			return sessions.Sidecar{}, err
+		}
 		if blocked := blockedAncestor(scratch); blocked != "" {
 			return sessions.Sidecar{}, fmt.Errorf("%s is closed to the uid of sidecars and the system allows no mounts: use a data directory elsewhere", blocked)
 		}
@@ -92,6 +95,20 @@ func (r *Runtime) folders(st state) (scratch string, err error) {
 		}
 	}
 	return scratch, nil
+}
+
+// passable lets other uids through the data directory, not into it; what lies
+// beyond is protected by its own modes.
+func (r *Runtime) passable() error {
+	dir := filepath.Dir(r.root)
+	info, err := os.Stat(dir)
+	if err == nil && info.Mode()&0o001 == 0 {
+		err = os.Chmod(dir, info.Mode().Perm()|0o001)
+	}
+	if err != nil {
+		return fmt.Errorf("let sidecars through the data directory: %w", err)
+	}
+	return nil
 }
 
 func (r *Runtime) boot(s sessions.StartSpec, st state, scratch string) wire.Boot {
