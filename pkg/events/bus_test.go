@@ -266,7 +266,7 @@ type proxy struct {
 
 func newProxy(t *testing.T, target string) *proxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func (p *proxy) accept() {
 			return
 		}
 		p.mu.Lock()
-		out, err := net.Dial("tcp", p.target)
+		out, err := new(net.Dialer).DialContext(p.t.Context(), "tcp", p.target)
 		if p.closed || err != nil {
 			_ = in.Close()
 			if err == nil {

@@ -3,7 +3,7 @@ package events_test
 import (
 	"context"
 	"fmt"
-	"log"
+	"os"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -21,20 +21,27 @@ func ExampleSubscriber_Follow() {
 		nats.CustomInboxPrefix(events.InboxPrefix(caller.Owner())),
 		nats.MaxReconnects(-1))
 	if err != nil {
-		log.Fatal(err)
+		fmt.Fprintln(os.Stderr, err)
+		return
 	}
 	defer nc.Close()
 	sub, err := events.NewSubscriber(nc, events.Options{Caller: caller})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Fprintln(os.Stderr, err)
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	var from events.Cursor // nil: from the first event; else what was kept last time
+	// The cursor kept last time, or "" for everything from the first event on.
+	from, err := events.ParseCursor(os.Getenv("CURSOR"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return
+	}
 	for e, err := range sub.Follow(ctx, events.Filter{JobID: "0195a1b2-0000-7000-8000-0000000000a1"}, from) {
 		if err != nil {
-			log.Print(err) // the last thing yielded
-			break
+			fmt.Fprintln(os.Stderr, err) // the last thing yielded
+			return
 		}
 		switch e.Kind {
 		case events.KindProgress:
@@ -48,6 +55,6 @@ func ExampleSubscriber_Follow() {
 				fmt.Println(job.State)
 			}
 		}
-		from = e.Cursor // keep from.String() to go on here another time
+		fmt.Println("to go on here another time:", e.Cursor)
 	}
 }

@@ -86,7 +86,7 @@ func (fl *follow) run(ctx context.Context) error {
 		return nil
 	}
 	if err == nil && fl.final != nil {
-		fl.emit(*fl.final)
+		_ = fl.emit(*fl.final) // it is over whether or not the reader stops here
 	}
 	return err
 }

@@ -162,7 +162,7 @@ func (s *Subscriber) History(ctx context.Context, f Filter, from Cursor) iter.Se
 		fl := newFollow(s, f, from, yield)
 		err := fl.catchUp(ctx, s.opts.Patience)
 		if err == nil && fl.final != nil {
-			fl.emit(*fl.final)
+			_ = fl.emit(*fl.final) // it is over whether or not the reader stops here
 		}
 		if err != nil && !errors.Is(err, errStopped) && ctx.Err() == nil {
 			yield(Event{}, fmt.Errorf("read events of %s: %w", s.opts.Owner, err))
