@@ -82,19 +82,37 @@ func kindOf(v any) string {
 // case: what the schema did not see must not reach the handler.
 func (s *schema) normalise(value map[string]any) (clean any, warnings []string, faults []Detail) {
 	w := &walker{}
-	clean = w.walk(value, s.root, "")
-	if n := len(w.warnings) - maxWarnings; n > 0 {
-		w.warnings = append(w.warnings[:maxWarnings], fmt.Sprintf("%d more unknown keys ignored", n))
+	clean = w.walk(value, s.root, nil)
+	if n := w.unknowns - maxWarnings; n > 0 {
+		w.warnings = append(w.warnings, fmt.Sprintf("%d more unknown keys ignored", n))
 	}
 	return clean, w.warnings, w.faults
 }
 
 type walker struct {
 	warnings []string
+	unknowns int // keys that deserve a warning
 	faults   []Detail
+	faulty   int // numbers that deserve a fault
 }
 
-func (w *walker) walk(value any, n *node, pointer string) any {
+// place is where the walk is. Its pointer is written only when somebody must
+// be told: doing so at every step of a deep value would take quadratic time.
+type place struct {
+	parent *place // nil: the whole value
+	key    string
+}
+
+func (p *place) pointer() string {
+	var steps []string
+	for ; p != nil; p = p.parent {
+		steps = append(steps, "/"+escapePointer(p.key))
+	}
+	slices.Reverse(steps)
+	return strings.Join(steps, "")
+}
+
+func (w *walker) walk(value any, n *node, at *place) any {
 	if n == nil {
 		n = &node{}
 	}
@@ -103,34 +121,36 @@ func (w *walker) walk(value any, n *node, pointer string) any {
 		out := make(map[string]any, len(v))
 		for _, key := range slices.Sorted(maps.Keys(v)) {
 			child, declared := n.props[key]
-			at := pointer + "/" + escapePointer(key)
+			here := &place{at, key}
 			switch {
 			case !declared && n.closed:
-				w.warnings = append(w.warnings, unknownKey(at, key, n.props))
+				w.unknown(here, n.props)
 			case declared && v[key] == nil: // absent
 			case declared:
-				out[key] = w.walk(v[key], child, at)
+				out[key] = w.walk(v[key], child, here)
 			default:
-				out[key] = w.walk(v[key], n.extra, at)
+				out[key] = w.walk(v[key], n.extra, here)
 			}
 		}
 		return out
 	case []any:
 		out := make([]any, len(v))
 		for i := range v {
-			out[i] = w.walk(v[i], n.items, pointer+"/"+strconv.Itoa(i))
+			out[i] = w.walk(v[i], n.items, &place{at, strconv.Itoa(i)})
 		}
 		return out
 	case json.Number:
-		return w.number(v, n, pointer)
+		return w.number(v, n, at)
 	}
 	return value
 }
 
-func (w *walker) number(v json.Number, n *node, pointer string) any {
+func (w *walker) number(v json.Number, n *node, at *place) any {
 	text := string(v)
 	fault := func(message string) any {
-		w.faults = append(w.faults, Detail{Pointer: pointer, Message: message})
+		if w.faulty++; w.faulty <= maxDetails {
+			w.faults = append(w.faults, Detail{Pointer: at.pointer(), Message: message})
+		}
 		return json.Number("0") // in place of the value, so that validation is cheap
 	}
 	if len(text) > maxNumberLen {
@@ -159,13 +179,16 @@ func (w *walker) number(v json.Number, n *node, pointer string) any {
 	return json.Number(r.Num().String())
 }
 
-// unknownKey is the warning for a key the pack does not know.
-func unknownKey(pointer, key string, known map[string]*node) string {
-	text := fmt.Sprintf("unknown key %s ignored", shorten(pointer, 100))
-	if near := Nearest(key, slices.Sorted(maps.Keys(known))); len(near) > 0 {
+// unknown warns of a key the pack does not know.
+func (w *walker) unknown(at *place, known map[string]*node) {
+	if w.unknowns++; w.unknowns > maxWarnings {
+		return
+	}
+	text := fmt.Sprintf("unknown key %s ignored", shorten(at.pointer(), 100))
+	if near := Nearest(at.key, slices.Sorted(maps.Keys(known))); len(near) > 0 {
 		text += fmt.Sprintf("; did you mean %s?", near[0])
 	}
-	return text
+	w.warnings = append(w.warnings, text)
 }
 
 // fillNulls writes empty lists and objects in place of the nulls Go encodes

@@ -173,7 +173,7 @@ func TestCase7LongReply(t *testing.T) {
 			t.Parallel()
 			url, _, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, tt.body) })
 			var got output
-			packstest.Run(t, httpfetch.Pack, map[string]any{"url": url}).Decode(t, &got)
+			packstest.Run(t, httpfetch.Pack, map[string]any{"url": url}, packstest.WithTimeout(5*time.Minute)).Decode(t, &got)
 			if len(got.Body) != tt.wantLen || got.Truncated != tt.truncated || got.BodyBase64 != "" {
 				t.Errorf("got %d bytes, truncated %v, %d bytes of base64; want %d bytes, truncated %v",
 					len(got.Body), got.Truncated, len(got.BodyBase64), tt.wantLen, tt.truncated)

@@ -55,7 +55,7 @@ func CheckLoopback(ctx context.Context, raw string) error {
 		return fmt.Errorf("look up host: %w", err)
 	}
 	for _, a := range addresses {
-		if !a.Unmap().IsLoopback() {
+		if a = a.Unmap(); !a.IsLoopback() {
 			return &refused{a.String()}
 		}
 	}
