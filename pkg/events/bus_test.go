@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/synadia-io/orbit.go/jetstreamext"
 
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
@@ -34,7 +35,7 @@ type testBus struct {
 	failing bool
 }
 
-const deadline = 20 * time.Second
+const deadline = 45 * time.Second
 
 func newBus(t *testing.T, prefix string) *testBus {
 	t.Helper()
@@ -125,32 +126,40 @@ func (b *testBus) serveHistory() {
 }
 
 func (b *testBus) scan(ctx context.Context, name string, filters []string, from uint64, fn func(events.Stored) error) error {
-	st, err := b.js.Stream(ctx, b.stream(name))
-	if err != nil {
-		return err
+	kinds := map[string]bool{} // last tokens; the rest of all filters is the same
+	var head string
+	for _, f := range filters {
+		dot := strings.LastIndexByte(f, '.')
+		head, kinds[f[dot+1:]] = f[:dot], true
 	}
-	for seq := from; ; {
-		var next *jetstream.RawStreamMsg
-		for _, f := range filters {
-			m, err := st.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(b.prefix+"."+f))
-			if errors.Is(err, jetstream.ErrMsgNotFound) {
-				continue
+	const batch = 250
+	for {
+		got := 0
+		msgs, err := jetstreamext.GetBatch(ctx, b.js, b.stream(name), batch,
+			jetstreamext.GetBatchSeq(from), jetstreamext.GetBatchSubject(b.prefix+"."+head+".*"))
+		if err != nil {
+			return err
+		}
+		for m, err := range msgs {
+			if errors.Is(err, jetstreamext.ErrNoMessages) {
+				break
 			}
 			if err != nil {
 				return err
 			}
-			if next == nil || m.Sequence < next.Sequence {
-				next = m
+			got++
+			from = m.Sequence + 1
+			if !kinds["*"] && !kinds[m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]] {
+				continue
+			}
+			if err := fn(events.Stored{Subject: strings.TrimPrefix(m.Subject, b.prefix+"."), Header: m.Header,
+				Data: m.Data, Sequence: m.Sequence, Time: m.Time}); err != nil {
+				return err
 			}
 		}
-		if next == nil {
+		if got < batch {
 			return nil
 		}
-		if err := fn(events.Stored{Subject: strings.TrimPrefix(next.Subject, b.prefix+"."), Header: next.Header,
-			Data: next.Data, Sequence: next.Sequence, Time: next.Time}); err != nil {
-			return err
-		}
-		seq = next.Sequence + 1
 	}
 }
 

@@ -18,7 +18,7 @@ const (
 	// the history confirms that nothing lies between them.
 	windowSize = 1024
 	// askTimeout bounds one question; pauseMax the time between two.
-	askTimeout = 5 * time.Second
+	askTimeout = 10 * time.Second
 	pauseMax   = 2 * time.Second
 	// lastLook bounds the question for what came with the terminal event.
 	lastLook = time.Second
