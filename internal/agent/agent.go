@@ -40,8 +40,9 @@ type Agent struct {
 	renewedAt time.Time  // with its monotonic reading
 }
 
-// New opens the scratch folder and the listeners; Run serves them.
-func New(boot wire.Boot, log zerolog.Logger) (*Agent, error) {
+// New opens the scratch folder and the listeners; Run serves them. ctx bounds
+// New alone.
+func New(ctx context.Context, boot wire.Boot, log zerolog.Logger) (*Agent, error) {
 	root, err := os.OpenRoot(boot.Scratch)
 	if err != nil {
 		return nil, fmt.Errorf("open scratch folder: %w", err)
@@ -55,12 +56,12 @@ func New(boot wire.Boot, log zerolog.Logger) (*Agent, error) {
 	if err := root.MkdirAll(tempDir, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("make temporary folder: %w", err), root.Close())
 	}
-	if a.listener, err = net.Listen("tcp", boot.Listen); err != nil {
+	if a.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", boot.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen for the worker: %w", err), root.Close())
 	}
 	proxy := ""
 	if boot.ProxyURL != "" {
-		if a.relay, err = newRelay(boot.ProxyURL); err != nil {
+		if a.relay, err = newRelay(ctx, boot.ProxyURL); err != nil {
 			return nil, errors.Join(err, a.listener.Close(), root.Close())
 		}
 		proxy = a.relay.URL()

@@ -115,9 +115,12 @@ func chromiumFlags(profile, proxy string, bare bool) []string {
 		"--disable-features=Translate,OptimizationHints,MediaRouter,DialMediaRouteProvider,AutofillServerCommunication",
 		"--disable-gpu", "--hide-scrollbars", "--mute-audio", "--password-store=basic",
 		"--disable-quic", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+		"--webrtc-ip-handling-policy=disable_non_proxied_udp",
 	}
 	if proxy != "" {
-		flags = append(flags, "--proxy-server="+proxy, "--proxy-bypass-list=<-loopback>")
+		flags = append(flags, "--proxy-server="+proxy, "--proxy-bypass-list=<-loopback>",
+			// Names are the proxy's to look up.
+			"--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1")
 	} else {
 		flags = append(flags, "--no-proxy-server")
 	}
@@ -138,7 +141,7 @@ func (f *family) sandboxable() bool {
 		// The reaper must not take this one's exit status.
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		cmd := exec.Command("/bin/true")
+		cmd := &exec.Cmd{Path: "/bin/true", Args: []string{"true"}}
 		cmd.SysProcAttr = &syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}},

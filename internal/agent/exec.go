@@ -264,7 +264,7 @@ func (r *run) await() (*os.ProcessState, error) {
 
 // exitCode follows the shells: 128+n for a program ended by signal n.
 func exitCode(state *os.ProcessState) (code, signal int) {
-	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signal() > 0 {
 		return 128 + int(ws.Signal()), int(ws.Signal())
 	}
 	return state.ExitCode(), 0

@@ -43,7 +43,7 @@ func Main() int {
 	// The signals are caught before the runtime may send one.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	a, err := New(boot, log)
+	a, err := New(ctx, boot, log)
 	if err != nil {
 		return refuse(ready, wire.Ready{Error: err.Error()})
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -23,13 +24,13 @@ type relay struct {
 	closed   bool
 }
 
-func newRelay(proxyURL string) (*relay, error) {
+func newRelay(ctx context.Context, proxyURL string) (*relay, error) {
 	r := &relay{open: map[net.Conn]bool{}}
 	if err := r.set(proxyURL); err != nil {
 		return nil, err
 	}
 	var err error
-	if r.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+	if r.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("listen for the sidecar's traffic: %w", err)
 	}
 	r.done.Go(r.accept)
@@ -75,7 +76,7 @@ func (r *relay) forward(down net.Conn) {
 	if upstream == "" {
 		return
 	}
-	up, err := net.DialTimeout("tcp", upstream, 10*time.Second)
+	up, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(context.Background(), "tcp", upstream)
 	if err != nil || !r.hold(up) {
 		return
 	}

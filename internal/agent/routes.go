@@ -57,7 +57,7 @@ func (a *Agent) guard(work bool, h handler) http.Handler {
 		var err error
 		switch {
 		case subtle.ConstantTimeCompare(got[:], want[:]) != 1:
-			err = &refusal{http.StatusUnauthorized, wire.CodeUnauthorized, "wrong token"}
+			err = &refusal{http.StatusUnauthorized, wire.CodeDenied, "wrong token"}
 		case r.Header.Get(wire.HeaderGeneration) != strconv.FormatUint(a.boot.Generation, 10):
 			err = &refusal{http.StatusConflict, wire.CodeGeneration, "the sidecar serves another generation of the lease"}
 		case work && a.expired():

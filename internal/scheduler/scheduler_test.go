@@ -284,7 +284,6 @@ func TestMissedOffer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.scheduler(nil)
-	k, _ := w.keeper("w1")
 	var missed atomic.Bool
 	deaf := &deafRegistry{Registry: w.registry, fail: func(l sessions.Lease) bool {
 		return l.State == sessions.StateLeased && missed.CompareAndSwap(false, true)

@@ -196,7 +196,7 @@ func (e *AgentError) Is(target error) bool {
 	switch e.Code {
 	case wire.CodeNotFound:
 		return target == ErrNotFound
-	case wire.CodeExpired, wire.CodeGeneration, wire.CodeUnauthorized:
+	case wire.CodeExpired, wire.CodeGeneration, wire.CodeDenied:
 		return target == ErrLost
 	}
 	return false

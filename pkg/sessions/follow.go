@@ -14,23 +14,16 @@ import (
 // called whenever the present records have been handed over. A record that was
 // deleted while the watch was broken is not reported.
 func Follow(ctx context.Context, r Registry, log zerolog.Logger, each func(Entry), synced func()) error {
-	pause := 100 * time.Millisecond
+	pause := firstPause
 	for {
-		entries, err := r.Watch(ctx)
-		if err == nil {
-			for e := range entries {
-				if e.Lease.ID != "" {
-					each(e)
-					continue
-				}
-				pause = 100 * time.Millisecond
-				if synced != nil {
-					synced()
-				}
+		err := followOnce(ctx, r, each, func() {
+			pause = firstPause
+			if synced != nil {
+				synced()
 			}
-		}
+		})
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // a watch that ended with ctx is the clean end
 		}
 		log.Warn().Err(err).Dur("pause", pause).Msg("watch of leases broke")
 		// With jitter, so that a fleet does not come back as one.
@@ -43,4 +36,22 @@ func Follow(ctx context.Context, r Registry, log zerolog.Logger, each func(Entry
 		}
 		pause = min(2*pause, 5*time.Second)
 	}
+}
+
+// firstPause is short: most breaks are over at once.
+const firstPause = 100 * time.Millisecond
+
+func followOnce(ctx context.Context, r Registry, each func(Entry), synced func()) error {
+	entries, err := r.Watch(ctx)
+	if err != nil {
+		return err
+	}
+	for e := range entries {
+		if e.Lease.ID == "" {
+			synced()
+			continue
+		}
+		each(e)
+	}
+	return nil
 }

@@ -17,7 +17,11 @@ func findAgent() (string, []string) {
 		// Not by name: the file may have been replaced by a newer one.
 		return "/proc/self/exe", []string{"agent"}
 	}
-	return filepath.Join(filepath.Dir(exe), "helmdeck-agent"), nil
+	dir := filepath.Dir(exe)
+	if whole := filepath.Join(dir, "helmdeck"); !executable(filepath.Join(dir, "helmdeck-agent")) && executable(whole) {
+		return whole, []string{"agent"}
+	}
+	return filepath.Join(dir, "helmdeck-agent"), nil
 }
 
 // findEngines is the default of Config.Engines; empty when there is none.

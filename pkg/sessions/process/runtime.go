@@ -42,7 +42,7 @@ type Config struct {
 	Dir string
 	// AgentPath is the agent's program, AgentArgs its arguments. By default
 	// the running program with the argument "agent" when it is called
-	// helmdeck, else helmdeck-agent beside it.
+	// helmdeck, else helmdeck-agent or helmdeck beside it.
 	AgentPath string
 	AgentArgs []string
 	// Engines is the folder with node_modules; by default the first that

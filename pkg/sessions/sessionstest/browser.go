@@ -34,6 +34,9 @@ func (b *bench) dial(u unit) (*devtools, error) {
 		return nil, err
 	}
 	ws, resp, err := websocket.Dial(b.ctx, br.URL, &websocket.DialOptions{HTTPHeader: br.Header})
+	if resp != nil && resp.Body != nil {
+		defer func() { _ = resp.Body.Close() }()
+	}
 	if err != nil {
 		if resp != nil && resp.StatusCode == http.StatusConflict {
 			return nil, errBusy

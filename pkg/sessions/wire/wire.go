@@ -31,14 +31,14 @@ const (
 
 // Codes of Error.
 const (
-	CodeUnauthorized = "unauthorized"     // wrong or missing token
-	CodeGeneration   = "wrong_generation" // the sidecar serves another generation
-	CodeExpired      = "expired"          // nobody renewed the lease
-	CodeBusy         = "busy"             // the browser has a client already
-	CodeNotFound     = "not_found"        // no such file, program or engine
-	CodeInvalid      = "invalid"          // malformed request, or a path that leaves the scratch folder
-	CodeTooLarge     = "too_large"        // over a limit of bytes
-	CodeFailed       = "failed"           // anything else
+	CodeDenied     = "denied"           // wrong or missing token
+	CodeGeneration = "wrong_generation" // the sidecar serves another generation
+	CodeExpired    = "expired"          // nobody renewed the lease
+	CodeBusy       = "busy"             // the browser has a client already
+	CodeNotFound   = "not_found"        // no such file, program or engine
+	CodeInvalid    = "invalid"          // malformed request, or a path that leaves the scratch folder
+	CodeTooLarge   = "too_large"        // over a limit of bytes
+	CodeFailed     = "failed"           // anything else
 )
 
 // Error is the JSON body of every answer that is not 2xx.
