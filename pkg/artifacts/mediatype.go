@@ -1,7 +1,6 @@
 package artifacts
 
 import (
-	"errors"
 	"io"
 	"mime"
 	"net/http"
@@ -32,7 +31,7 @@ var extensionTypes = map[string]string{
 
 // detect settles the content type: the declared one when it parses, else the
 // extension's, else by sniffing. The reader it returns yields all of r.
-func detect(declared, name string, r io.Reader) (string, io.Reader, error) {
+func detect(declared, name string, r *source) (string, io.Reader, error) {
 	if mediaType, params, err := mime.ParseMediaType(declared); err == nil {
 		if formatted := mime.FormatMediaType(mediaType, params); formatted != "" && strings.Contains(mediaType, "/") {
 			return formatted, r, nil
@@ -46,9 +45,9 @@ func detect(declared, name string, r io.Reader) (string, io.Reader, error) {
 		return t, r, nil
 	}
 	head := make([]byte, sniffLen)
-	n, err := io.ReadFull(r, head)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return "", nil, err
+	n, _ := io.ReadFull(r, head) // short is as good; a fault is in r.err
+	if r.err != nil {
+		return "", nil, r.err
 	}
 	head = head[:n]
 	return http.DetectContentType(head), io.MultiReader(strings.NewReader(string(head)), r), nil

@@ -45,6 +45,13 @@ func (q Query) Page(refs []Ref) ([]Ref, string, error) {
 	return refs, formatCursor(refs[q.Limit-1]), nil
 }
 
+// From is the creation time the page of q begins at: nothing younger is on
+// it. Zero without a cursor. ErrBadCursor.
+func (q Query) From() (time.Time, error) {
+	after, err := parseCursor(q.Cursor)
+	return after.CreatedAt, err
+}
+
 func newestFirst(a, b Ref) int {
 	return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.Key, b.Key))
 }

@@ -223,6 +223,8 @@ func TestPutFails(t *testing.T) {
 		{"reader fails at once", artifacts.Draft{Pack: "p"}, iotest.ErrReader(broken), broken},
 		{"reader fails later", artifacts.Draft{Pack: "p", Name: "x.bin"},
 			&artifactstest.Pattern{N: 1 << 20, Fail: broken}, broken},
+		{"upload cut short while sniffed", artifacts.Draft{Pack: "p"},
+			io.MultiReader(strings.NewReader("half"), iotest.ErrReader(io.ErrUnexpectedEOF)), io.ErrUnexpectedEOF},
 		{"no namespace", artifacts.Draft{}, strings.NewReader(""), artifacts.ErrBadNamespace},
 		{"namespace of the claim check", artifacts.Draft{Pack: "_jobs"}, strings.NewReader(""), artifacts.ErrBadNamespace},
 		{"namespace with folders", artifacts.Draft{Pack: "a/b"}, strings.NewReader(""), artifacts.ErrBadNamespace},

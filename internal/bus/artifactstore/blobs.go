@@ -40,23 +40,34 @@ func (b *Blobs) Put(ctx context.Context, key string, meta map[string]string, r i
 	case err == nil:
 		return 0, "", artifacts.ErrExists
 	case !errors.Is(err, bus.ErrNoMessage):
-		return 0, "", translate("look for", key, err)
+		return 0, "", translate("look for blob", key, err)
 	}
-	info, err := b.objects.Put(ctx, key, meta, wholeReads{r})
+	src := &source{r: r}
+	info, err := b.objects.Put(ctx, key, meta, src)
+	if src.err != nil {
+		err = src.err
+	}
 	if err != nil {
-		return 0, "", translate("put", key, err)
+		return 0, "", translate("put blob", key, err)
 	}
 	return info.Size, info.SHA256, nil
 }
 
-// wholeReads fills the buffer it is given: each read becomes one message, and
-// sources like a network connection or a pipe come in crumbs.
-type wholeReads struct{ r io.Reader }
+// errSource stands in for the error of a source, which may look like the end
+// of its bytes: io.ErrUnexpectedEOF is what an upload cut short reports, and
+// must not make its first half an artifact.
+var errSource = errors.New("content broke off")
 
-func (w wholeReads) Read(p []byte) (int, error) {
-	n, err := io.ReadFull(w.r, p)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		err = io.EOF
+// source remembers the error of r and reports errSource in its place.
+type source struct {
+	r   io.Reader
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && err != io.EOF { //nolint:errorlint // io.Reader ends with io.EOF itself; wrapped it is a fault
+		s.err, err = err, errSource
 	}
 	return n, err
 }
@@ -69,11 +80,11 @@ func (b *Blobs) Open(ctx context.Context, key string, rng artifacts.Range) (io.R
 	}
 	body, info, err := b.objects.Get(ctx, key)
 	if err != nil {
-		return nil, translate("open", key, err)
+		return nil, translate("open blob", key, err)
 	}
 	if err := skip(body, rng.Offset, info.Size); err != nil {
 		body.Close() // what matters is why it could not be used
-		return nil, translate("open", key, err)
+		return nil, translate("open blob", key, err)
 	}
 	if rng.Length == 0 || rng.Length >= info.Size-rng.Offset {
 		return body, nil
@@ -98,7 +109,7 @@ type limited struct {
 func (b *Blobs) Stat(ctx context.Context, key string) (artifacts.Blob, error) {
 	info, err := b.objects.Info(ctx, key)
 	if err != nil {
-		return artifacts.Blob{}, translate("stat", key, err)
+		return artifacts.Blob{}, translate("stat blob", key, err)
 	}
 	return blobOf(info), nil
 }
@@ -106,7 +117,7 @@ func (b *Blobs) Stat(ctx context.Context, key string) (artifacts.Blob, error) {
 // Delete implements artifacts.Blobs.
 func (b *Blobs) Delete(ctx context.Context, key string) error {
 	if err := b.objects.Delete(ctx, key); err != nil && !errors.Is(err, bus.ErrNoMessage) {
-		return translate("delete", key, err)
+		return translate("delete blob", key, err)
 	}
 	return nil
 }
@@ -131,15 +142,4 @@ func blobOf(info bus.ObjectInfo) artifacts.Blob {
 	return artifacts.Blob{
 		Key: info.Name, Size: info.Size, SHA256: info.SHA256, Meta: info.Meta, ModifiedAt: info.Modified,
 	}
-}
-
-// translate puts the errors a caller branches on into the words of artifacts.
-func translate(verb, key string, err error) error {
-	switch {
-	case errors.Is(err, bus.ErrNoMessage):
-		err = fmt.Errorf("%w: %w", artifacts.ErrNotFound, err)
-	case errors.Is(err, bus.ErrFull), errors.Is(err, bus.ErrFrozen):
-		err = fmt.Errorf("%w: %w", artifacts.ErrNoSpace, err)
-	}
-	return fmt.Errorf("%s blob %s: %w", verb, key, err)
 }

@@ -1,13 +1,17 @@
 package artifactstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,8 +22,11 @@ import (
 // Index implements artifacts.Index on the key-value bucket, with two entries
 // for each artifact, where id is the hash of its key:
 //
-//	rec.<tenant>.<owner>.<id>   the record: a listing reads one owner's only
-//	ptr.<id>                    the record's key: for Get, which knows no owner
+//	rec.<tenant>.<owner>.<created>.<id>   the record
+//	ptr.<id>                              its key: for Get, which knows no owner
+//
+// A listing reads one owner's records only, and decodes those of its page
+// only, for created (Unix nanoseconds, 16 hex digits) puts them in order.
 //
 // The record decides. It is written after its pointer and removed before it,
 // so that whatever a crash leaves is no artifact at all; a pointer without a
@@ -74,12 +81,12 @@ func (x *Index) Put(ctx context.Context, ref artifacts.Ref) error {
 		return fmt.Errorf("encode record of artifact %s: %w", ref.Key, err)
 	}
 	id := idOf(ref.Key)
-	key := "rec." + tenant + "." + owner + "." + id
+	key := fmt.Sprintf("rec.%s.%s.%016x.%s", tenant, owner, uint64(ref.CreatedAt.UnixNano()), id)
 	if _, err := x.kv.Put(ctx, "ptr."+id, []byte(key)); err != nil {
-		return translateIndex("record", ref.Key, err)
+		return translate("record record of", ref.Key, err)
 	}
 	if _, err := x.kv.Put(ctx, key, value); err != nil {
-		return translateIndex("record", ref.Key, err)
+		return translate("record record of", ref.Key, err)
 	}
 	return nil
 }
@@ -88,11 +95,11 @@ func (x *Index) Put(ctx context.Context, ref artifacts.Ref) error {
 func (x *Index) Get(ctx context.Context, key string) (artifacts.Ref, error) {
 	pointer, err := x.kv.Get(ctx, "ptr."+idOf(key))
 	if err != nil {
-		return artifacts.Ref{}, translateIndex("read", key, err)
+		return artifacts.Ref{}, translate("read record of", key, err)
 	}
 	entry, err := x.kv.Get(ctx, string(pointer.Value))
 	if err != nil {
-		return artifacts.Ref{}, translateIndex("read", key, err)
+		return artifacts.Ref{}, translate("read record of", key, err)
 	}
 	var rec record
 	if err := json.Unmarshal(entry.Value, &rec); err != nil {
@@ -111,47 +118,97 @@ func (x *Index) List(ctx context.Context, q artifacts.Query) ([]artifacts.Ref, s
 	if err != nil {
 		return nil, "", fmt.Errorf("list artifacts: %w", err)
 	}
-	refs, err := x.present(ctx, "rec."+tenant+"."+owner+".*", q)
+	from, err := q.From()
+	if err != nil {
+		return nil, "", fmt.Errorf("list artifacts: %w", err)
+	}
+	entries, err := x.present(ctx, "rec."+tenant+"."+owner+".*.*", from)
+	if err != nil {
+		return nil, "", fmt.Errorf("list artifacts: %w", err)
+	}
+	refs, err := decode(entries, q, from)
 	if err != nil {
 		return nil, "", fmt.Errorf("list artifacts: %w", err)
 	}
 	return q.Page(refs)
 }
 
-// present reads the records whose keys match pattern, in no order. A watch is
-// the bucket's only bulk read; this one ends where the changes begin.
-func (x *Index) present(ctx context.Context, pattern string, q artifacts.Query) ([]artifacts.Ref, error) {
+// entry is a record not decoded yet.
+type entry struct {
+	key     string
+	created int64
+	value   []byte
+}
+
+// present reads the records whose keys match pattern and that are not younger
+// than from (zero: all), newest first. A watch is the bucket's only bulk read;
+// this one ends where the changes begin.
+func (x *Index) present(ctx context.Context, pattern string, from time.Time) ([]entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, listBound)
 	defer cancel()
-	entries, err := x.kv.Watch(ctx, pattern)
+	updates, err := x.kv.Watch(ctx, pattern)
 	if err != nil {
 		return nil, err
 	}
-	found := map[string]artifacts.Ref{} // by entry: one written meanwhile may come twice
-	for entry := range entries {
+	found := map[string]entry{} // one written meanwhile may come twice
+	for u := range updates {
 		switch {
-		case entry.Key == "":
-			refs := make([]artifacts.Ref, 0, len(found))
-			for _, ref := range found {
-				refs = append(refs, ref)
-			}
-			return refs, nil
-		case entry.Deleted:
-			delete(found, entry.Key)
+		case u.Key == "":
+			return slices.SortedFunc(maps.Values(found), func(a, b entry) int {
+				return cmp.Compare(b.created, a.created)
+			}), nil
+		case u.Deleted:
+			delete(found, u.Key)
 			continue
 		}
-		var rec record
-		if err := json.Unmarshal(entry.Value, &rec); err != nil {
-			return nil, fmt.Errorf("decode %s: %w", entry.Key, err)
+		created, err := createdOf(u.Key)
+		if err != nil {
+			return nil, err
 		}
-		if ref := rec.ref(); q.Matches(ref) {
-			found[entry.Key] = ref
+		if from.IsZero() || created <= from.UnixNano() {
+			found[u.Key] = entry{u.Key, created, u.Value}
 		}
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	return nil, bus.ErrUnavailable
+}
+
+// decode returns the records matching q from entries, newest first, until it
+// has more than a page: Page then knows that there is a next one.
+func decode(entries []entry, q artifacts.Query, from time.Time) ([]artifacts.Ref, error) {
+	var refs []artifacts.Ref
+	var last int64
+	sure := 0 // of refs that Page will not drop for being on an earlier page
+	for _, e := range entries {
+		// Records of one moment are ordered by key and so come together.
+		if q.Limit > 0 && sure > q.Limit && e.created != last {
+			break
+		}
+		var rec record
+		if err := json.Unmarshal(e.value, &rec); err != nil {
+			return nil, fmt.Errorf("decode %s: %w", e.key, err)
+		}
+		ref := rec.ref()
+		if !q.Matches(ref) {
+			continue
+		}
+		refs, last = append(refs, ref), e.created
+		if from.IsZero() || e.created < from.UnixNano() {
+			sure++
+		}
+	}
+	return refs, nil
+}
+
+func createdOf(key string) (int64, error) {
+	parts := strings.Split(key, ".")
+	created, err := strconv.ParseUint(parts[max(len(parts)-2, 0)], 16, 64)
+	if err != nil {
+		return 0, fmt.Errorf("key %s is none of the index", key)
+	}
+	return int64(created), nil
 }
 
 // Delete implements artifacts.Index.
@@ -161,11 +218,11 @@ func (x *Index) Delete(ctx context.Context, key string) error {
 		return nil
 	}
 	if err != nil {
-		return translateIndex("forget", key, err)
+		return translate("forget record of", key, err)
 	}
 	for _, entry := range []string{string(pointer.Value), pointer.Key} {
 		if err := x.kv.Delete(ctx, entry); err != nil {
-			return translateIndex("forget", key, err)
+			return translate("forget record of", key, err)
 		}
 	}
 	return nil
@@ -186,16 +243,4 @@ func keyToken(s, empty string) (string, error) {
 		return s, nil
 	}
 	return "", fmt.Errorf("%q is not a tenant or owner token", strings.ToValidUTF8(s, "?"))
-}
-
-// translateIndex puts the errors a caller branches on into the words of
-// artifacts.
-func translateIndex(verb, key string, err error) error {
-	switch {
-	case errors.Is(err, bus.ErrNoMessage):
-		err = fmt.Errorf("%w: %w", artifacts.ErrNotFound, err)
-	case errors.Is(err, bus.ErrFull), errors.Is(err, bus.ErrFrozen):
-		err = fmt.Errorf("%w: %w", artifacts.ErrNoSpace, err)
-	}
-	return fmt.Errorf("%s artifact %s: %w", verb, key, err)
 }

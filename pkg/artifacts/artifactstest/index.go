@@ -231,7 +231,7 @@ func testIndexBadCursor(t *testing.T, x artifacts.Index) {
 }
 
 func testIndexConcurrent(t *testing.T, x artifacts.Index) {
-	const writers, each = 8, 25
+	const writers, each = 8, 8
 	var wg sync.WaitGroup
 	for w := range writers {
 		wg.Go(func() {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -62,19 +61,19 @@ func (b *Blobs) Put(ctx context.Context, key string, meta map[string]string, r i
 }
 
 func (b *Blobs) fill(ctx context.Context, n *blob, sum hash.Hash, r io.Reader) error {
+	chunk := make([]byte, chunkSize)
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		chunk := make([]byte, chunkSize)
-		got, err := io.ReadFull(r, chunk)
+		got, err := r.Read(chunk)
 		if !b.reserve(int64(got)) {
 			return artifacts.ErrNoSpace
 		}
 		n.Size += int64(got)
-		n.chunks = append(n.chunks, chunk[:got])
+		n.chunks = append(n.chunks, bytes.Clone(chunk[:got]))
 		sum.Write(chunk[:got])
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		if err == io.EOF { //nolint:errorlint // wrapped it is a fault of r
 			return nil
 		}
 		if err != nil {
