@@ -22,11 +22,11 @@ const maxSweepErrors = 10
 
 // SweepReport counts what one sweep did.
 type SweepReport struct {
-	Expired  int // visible artifacts whose time was over, removed
-	Hidden   int // hidden blobs that never will be visible, removed
-	Stashed  int // claim-check blobs no job needs, removed
-	Ghosts   int // records whose bytes are gone, removed
-	Repaired int // artifacts that should have been visible, published
+	Expired  int `json:"expired"`  // visible artifacts whose time was over, removed
+	Hidden   int `json:"hidden"`   // hidden blobs that never will be visible, removed
+	Stashed  int `json:"stashed"`  // claim-check blobs no job needs, removed
+	Ghosts   int `json:"ghosts"`   // records whose bytes are gone, removed
+	Repaired int `json:"repaired"` // artifacts that should have been visible, published
 }
 
 // InUse reports whether a job is in any stream that may need its claim-check

@@ -66,7 +66,7 @@ type source struct {
 
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
-	if err != nil && err != io.EOF { //nolint:errorlint // io.Reader ends with io.EOF itself; wrapped it is a fault
+	if err != nil && err != io.EOF { // io.Reader ends with io.EOF itself; wrapped it is a fault
 		s.err, err = err, errSource
 	}
 	return n, err

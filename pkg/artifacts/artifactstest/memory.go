@@ -73,7 +73,7 @@ func (b *Blobs) fill(ctx context.Context, n *blob, sum hash.Hash, r io.Reader) e
 		n.Size += int64(got)
 		n.chunks = append(n.chunks, bytes.Clone(chunk[:got]))
 		sum.Write(chunk[:got])
-		if err == io.EOF { //nolint:errorlint // wrapped it is a fault of r
+		if err == io.EOF { // wrapped it is a fault of r
 			return nil
 		}
 		if err != nil {
@@ -115,7 +115,7 @@ func (b *Blobs) Open(ctx context.Context, key string, rng artifacts.Range) (io.R
 	for _, chunk := range n.chunks {
 		readers = append(readers, bytes.NewReader(chunk))
 	}
-	var r io.Reader = io.MultiReader(readers...)
+	r := io.MultiReader(readers...)
 	if _, err := io.CopyN(io.Discard, r, rng.Offset); err != nil {
 		return nil, err
 	}
