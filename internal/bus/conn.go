@@ -94,7 +94,9 @@ type Conn struct {
 
 	mu sync.Mutex
 	up chan struct{} // guarded by mu; closed while connected
-	dn chan struct{} // guarded by mu; closed when the present connection goes
+	// life ends with the present connection; guarded by mu, as is end.
+	life context.Context //nolint:containedctx // that of the connection
+	end  context.CancelFunc
 
 	// denied holds the subjects a permissions violation named since the last
 	// connect, so that the next call fails at once; deniedN is its size.
@@ -215,11 +217,11 @@ func (c *Conn) setUp(up bool) {
 	case <-c.up:
 		if !up {
 			c.up = make(chan struct{})
-			close(c.dn)
+			c.end()
 		}
 	default:
 		if up {
-			c.dn = make(chan struct{})
+			c.life, c.end = context.WithCancel(context.Background())
 			close(c.up)
 		}
 	}
@@ -230,7 +232,21 @@ func (c *Conn) setUp(up bool) {
 func (c *Conn) lost() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.dn
+	return c.life.Done()
+}
+
+// errLost is the cause of a context that ended with the connection.
+var errLost = errors.New("connection lost")
+
+// whileUp ends ctx with the present connection: what was asked over it will
+// not be answered, and waiting longer would only delay the caller's retry.
+func (c *Conn) whileUp(ctx context.Context) (context.Context, context.CancelFunc) {
+	c.mu.Lock()
+	life := c.life
+	c.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(life, func() { cancel(errLost) })
+	return ctx, func() { stop(); cancel(nil) }
 }
 
 // Connected reports whether a server is connected at the moment.
@@ -332,14 +348,24 @@ func (c *Conn) send(ctx context.Context, subject string, fn func() error) error 
 	}
 }
 
+// lostCause names the loss of the connection where err is the end of ctx.
+func lostCause(ctx context.Context, err error) error {
+	if err != nil && errors.Is(context.Cause(ctx), errLost) {
+		return errLost
+	}
+	return err
+}
+
 // call is one request with one reply.
 func (c *Conn) call(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	ctx, cancel := c.bound(ctx, c.timeout)
 	defer cancel()
 	var reply *nats.Msg
 	err := c.send(ctx, m.Subject, func() (err error) {
+		ctx, done := c.whileUp(ctx)
+		defer done()
 		reply, err = c.nc.RequestMsgWithContext(ctx, m)
-		return err
+		return lostCause(ctx, err)
 	})
 	if err == nil {
 		return reply, nil

@@ -82,7 +82,7 @@ func (c *Conn) translate(err error) error {
 		return err
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting),
-		errors.Is(err, nats.ErrDisconnected):
+		errors.Is(err, nats.ErrDisconnected), errors.Is(err, errLost):
 		if c.server != nil && c.server.frozen.Load() {
 			// The server answers nothing to a write its storage refused.
 			return fmt.Errorf("%w: %w", ErrFrozen, err)

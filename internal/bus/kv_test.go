@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/bus/bustest"
@@ -193,6 +194,87 @@ func TestObjects(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]bool{"empty": true, "big/ü file": true}, names); diff != "" {
 		t.Errorf("walk (-want +got):\n%s", diff)
+	}
+}
+
+func TestReclaimRemovesOrphansOnly(t *testing.T) {
+	t.Parallel()
+	env, ctx := bustest.Start(t), bustest.Context(t)
+	objects, err := env.Conn(bus.RoleWorker).JetStream().Objects(ctx, bus.BucketArtifacts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := objects.Put(ctx, "kept", nil, bytes.NewReader(make([]byte, 300<<10))); err != nil {
+		t.Fatal(err)
+	}
+	_, js := raw(t, env, bus.RoleAdmin)
+	for range 3 { // an upload whose process died
+		if _, err := js.Publish(ctx, "$O.artifacts.C.orphan", []byte("chunk")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := objects.Reclaim(ctx, time.Hour); err != nil || n != 0 {
+		t.Errorf("young chunks: %d, %v", n, err)
+	}
+	if n, err := objects.Reclaim(ctx, 0); err != nil || n != 3 {
+		t.Errorf("old chunks: %d, %v", n, err)
+	}
+	r, _, err := objects.Get(ctx, "kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, r); err != nil || n != 300<<10 {
+		t.Errorf("kept object: %d bytes, %v", n, err)
+	}
+}
+
+// TestLibraryReadsBuckets guards the layout: operators use other NATS tools.
+func TestLibraryReadsBuckets(t *testing.T) {
+	t.Parallel()
+	env, ctx := bustest.Start(t), bustest.Context(t)
+	ours := env.Conn(bus.RoleAPI).JetStream()
+	_, js := raw(t, env, bus.RoleAdmin)
+	content := bytes.Repeat([]byte("0123456789"), 40_000)
+	objects, err := ours.Objects(ctx, bus.BucketArtifacts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := objects.Put(ctx, "ours", nil, bytes.NewReader(content)); err != nil {
+		t.Fatal(err)
+	}
+	store, err := js.ObjectStore(ctx, bus.BucketArtifacts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := store.GetBytes(ctx, "ours"); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("library reads ours: %d bytes, %v", len(got), err)
+	}
+	if _, err := store.PutBytes(ctx, "theirs", content); err != nil {
+		t.Fatal(err)
+	}
+	r, _, err := objects.Get(ctx, "theirs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("we read theirs: %d bytes, %v", len(got), err)
+	}
+	kv := openKV(t, env.Conn(bus.RoleAPI), bus.BucketTenants)
+	if _, err := kv.Put(ctx, "a.b", []byte("1")); err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := js.KeyValue(ctx, bus.BucketTenants)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := theirs.Get(ctx, "a.b"); err != nil || string(e.Value()) != "1" {
+		t.Errorf("library reads our key: %v", err)
+	}
+	if err := kv.Delete(ctx, "a.b"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := theirs.Get(ctx, "a.b"); !errors.Is(err, jetstream.ErrKeyNotFound) {
+		t.Errorf("library reads a deleted key: %v", err)
 	}
 }
 

@@ -72,24 +72,26 @@ func (o *objects) Put(ctx context.Context, name string, meta map[string]string, 
 		},
 		Bucket: o.bucket, NUID: nuid.Next(),
 	}
-	if err := o.upload(ctx, &info, r); err == nil {
-		err = o.publish(ctx, info)
-		info.ModTime = time.Now()
-		if err == nil {
-			o.discard(ctx, old)
-			return objectInfo(info)
-		}
-		o.discardChunks(ctx, info.NUID)
-		return ObjectInfo{}, o.wrap("put", name, err)
-	} else {
+	if err := o.upload(ctx, &info, r); err != nil {
 		o.discardChunks(ctx, info.NUID)
 		return ObjectInfo{}, o.wrap("put", name, err)
 	}
+	if err := o.show(ctx, info); err != nil {
+		return ObjectInfo{}, o.wrap("put", name, err)
+	}
+	o.discard(ctx, old)
+	info.ModTime = time.Now()
+	return objectInfo(info)
 }
 
 // upload stores the chunks and fills in size, digest and count.
-func (o *objects) upload(ctx context.Context, info *jetstream.ObjectInfo, r io.Reader) error {
+func (o *objects) upload(ctx context.Context, info *jetstream.ObjectInfo, r io.Reader) (err error) {
 	u := uploader{conn: o.conn, subject: o.chunks(info.NUID)}
+	defer func() {
+		if err != nil {
+			u.settle()
+		}
+	}()
 	sum := sha256.New()
 	buf := make([]byte, chunkSize)
 	for {
@@ -168,6 +170,20 @@ func (u *uploader) await(ctx context.Context) error {
 	}
 }
 
+// settle waits until nothing is in flight any more, whatever came of it: a
+// chunk stored after the purge of a failed upload would stay.
+func (u *uploader) settle() {
+	expired := time.After(u.conn.timeout)
+	for _, f := range u.window {
+		select {
+		case <-f.Ok():
+		case <-f.Err():
+		case <-expired:
+			return
+		}
+	}
+}
+
 func (u *uploader) flush(ctx context.Context) error {
 	for len(u.window) > 0 {
 		if err := u.await(ctx); err != nil {
@@ -177,13 +193,34 @@ func (u *uploader) flush(ctx context.Context) error {
 	return nil
 }
 
+// show makes an uploaded object visible. When the answer is lost, the object
+// may be visible or become so: its chunks stay, and Reclaim judges them later.
+func (o *objects) show(ctx context.Context, info jetstream.ObjectInfo) error {
+	err := o.publish(ctx, info, 0)
+	if err == nil || !errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	s, lerr := o.conn.last(ctx, o.stream, o.meta(info.Name), true)
+	if lerr != nil {
+		return err
+	}
+	if now, derr := describe(s); derr == nil && now.NUID == info.NUID {
+		return nil
+	}
+	return err
+}
+
 // publish stores the description, which replaces an earlier one.
-func (o *objects) publish(ctx context.Context, info jetstream.ObjectInfo) error {
+func (o *objects) publish(ctx context.Context, info jetstream.ObjectInfo, ttl time.Duration) error {
 	b, err := json.Marshal(info)
 	if err != nil {
 		return err
 	}
-	_, err = o.conn.store(ctx, &nats.Msg{Subject: o.meta(info.Name), Header: nats.Header{headerRollup: {"sub"}}, Data: b})
+	h := nats.Header{headerRollup: {"sub"}}
+	if ttl > 0 {
+		h[headerTTL] = []string{ttlValue(ttl)}
+	}
+	_, err = o.conn.store(ctx, &nats.Msg{Subject: o.meta(info.Name), Header: h, Data: b})
 	return err
 }
 
@@ -249,7 +286,7 @@ func (o *objects) Delete(ctx context.Context, name string) error {
 	}
 	id := info.NUID
 	info.Deleted, info.Size, info.Chunks, info.Digest = true, 0, 0, ""
-	if err := o.publish(ctx, info); err != nil {
+	if err := o.publish(ctx, info, kvMarkerTTL); err != nil {
 		return o.wrap("delete", name, err)
 	}
 	_, err = o.conn.purge(ctx, o.stream, o.chunks(id), 0)

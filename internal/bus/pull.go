@@ -81,6 +81,8 @@ func (p *puller) once(ctx context.Context, req pullRequest) (ds []Delivery, agai
 	if err := c.ready(wait); err != nil {
 		return nil, false, waitEnded(ctx, err)
 	}
+	wait, release := c.whileUp(wait)
+	defer release()
 	inbox := c.nc.NewInbox()
 	sub, err := c.nc.SubscribeSync(inbox)
 	if err != nil {
@@ -88,19 +90,19 @@ func (p *puller) once(ctx context.Context, req pullRequest) (ds []Delivery, agai
 	}
 	done := false
 	defer func() {
-		if done {
+		if done || errors.Is(context.Cause(wait), errLost) {
 			_ = sub.Unsubscribe() // fails only on a closed connection
 		} else {
 			p.abandon(sub)
 		}
 	}()
 	if err := c.send(wait, p.subject, func() error { return c.nc.PublishRequest(p.subject, inbox, body) }); err != nil {
-		return nil, false, waitEnded(ctx, c.translate(err))
+		return nil, false, waitEnded(ctx, c.translate(lostCause(wait, err)))
 	}
 	for len(ds) < req.Batch {
 		m, err := p.next(wait, sub, req, len(ds) > 0)
 		if err != nil {
-			return p.interrupted(ctx, ds, err)
+			return p.interrupted(ctx, ds, lostCause(wait, err))
 		}
 		switch status := m.Header.Get("Status"); status {
 		case "":
@@ -136,11 +138,11 @@ func (p *puller) interrupted(ctx context.Context, ds []Delivery, err error) ([]D
 		return ds, false, nil
 	case ctx.Err() != nil:
 		return nil, false, ctx.Err()
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
+	case errors.Is(err, errLost), errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
 		if _, ok := p.conn.denied.Load(p.subject); ok {
 			return nil, false, fmt.Errorf("%w: publish to %s", ErrDenied, p.subject)
 		}
-		return nil, false, nil // heartbeats stopped: the caller pulls anew
+		return nil, false, nil // heartbeats or the connection stopped: the caller pulls anew
 	}
 	return nil, false, p.conn.translate(err)
 }

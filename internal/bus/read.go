@@ -230,6 +230,8 @@ func (c *Conn) getBatch(ctx context.Context, stream string, req getRequest) (pag
 		return nil, 0, c.translate(err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
+	ctx, done := c.whileUp(ctx)
+	defer done()
 	if err := c.send(ctx, subject, func() error { return c.nc.PublishRequest(subject, inbox, body) }); err != nil {
 		return nil, 0, c.translate(err)
 	}
@@ -239,7 +241,7 @@ func (c *Conn) getBatch(ctx context.Context, stream string, req getRequest) (pag
 			if _, ok := c.denied.Load(subject); ok {
 				return nil, 0, fmt.Errorf("%w: publish to %s", ErrDenied, subject)
 			}
-			return nil, 0, c.translate(err)
+			return nil, 0, c.translate(lostCause(ctx, err))
 		}
 		if m.Header.Get("Status") == "204" { // end of batch
 			pending, err = strconv.Atoi(m.Header.Get("Nats-Num-Pending"))

@@ -209,5 +209,6 @@ func objectsSpec(n names, p Profile, bucket string) streamSpec {
 	b := n.bucket(bucket)
 	c.Name, c.Subjects = n.objStream(bucket), []string{"$O." + b + ".C.>", "$O." + b + ".M.>"}
 	c.Discard, c.AllowRollup = jetstream.DiscardNew, true
+	c.AllowMsgTTL = true // the descriptions of deleted objects go away
 	return streamSpec{config: c}
 }

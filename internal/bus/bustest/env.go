@@ -17,7 +17,7 @@ import (
 )
 
 // timeout bounds every step of the kit.
-const timeout = 30 * time.Second
+const timeout = 60 * time.Second
 
 // Env is a server with its topology.
 type Env struct {
