@@ -89,7 +89,9 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		{"job index", index.Run},
 		{"mover", (&control.Mover{JS: js, Store: store, Log: r.Log}).Run},
 		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Log: r.Log}).Run},
-		{"reconciler", (&control.Reconciler{Store: store, Jobs: index, Repaired: repaired, Log: r.Log}).Run},
+		{"reconciler", (&control.Reconciler{
+			Store: store, Jobs: index, Every: r.ReconcileEvery, Grace: r.ReconcileEvery, Repaired: repaired, Log: r.Log,
+		}).Run},
 		{"artifact sweeper", func(ctx context.Context) error { return arts.RunSweeper(ctx, 0, store.InUse) }},
 		{"http", func(ctx context.Context) error { return serveHTTP(ctx, a.Server(), ln) }},
 	}, nil

@@ -36,6 +36,12 @@ type Settings struct {
 	TestPacks bool
 	// AckWait is the time after which a job of a silent worker runs again.
 	AckWait time.Duration
+	// RetryInQueue is the longest pause of a retry spent in the queue rather
+	// than as a schedule; 0: one minute.
+	RetryInQueue time.Duration
+	// ReconcileEvery is the time between two passes of the reconciler; 0: one
+	// minute.
+	ReconcileEvery time.Duration
 	// Profile is the bus profile: embedded, single or ha.
 	Profile string
 	Prefix  string

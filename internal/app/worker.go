@@ -93,7 +93,7 @@ func (r *workerRole) build(ctx context.Context, done *closer) ([]service, error)
 		Source: store, Ledger: store, Queue: store, Reports: reports, Packs: r.catalog(), Artifacts: arts,
 		Leaser: leaser, HTTP: r.guard.Client(egress.Timeouts{}), CheckURL: r.guard.CheckURL,
 		ScratchDir: scratch, UserAgent: "helmdeck/" + Version, PublicURL: r.PublicURL,
-		Heartbeat: r.heartbeat(), Ended: newEnded(r.registry), Log: r.Log,
+		Heartbeat: r.heartbeat(), RetryInQueue: r.RetryInQueue, Ended: newEnded(r.registry), Log: r.Log,
 	})
 	return []service{
 		{"leaser", leaser.Run},

@@ -4,6 +4,7 @@ package failpoint
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +18,7 @@ var (
 	armed   = os.Getenv("HELMDECK_FAILPOINT") // "name" or "name:n" for the n-th hit
 	planted = strings.Split(os.Getenv("HELMDECK_PLANT"), ",")
 
-	mu   sync.Mutex // guards hits
+	mu   sync.Mutex // guards hits and planted
 	hits int
 )
 
@@ -49,12 +50,22 @@ func Hit(name string) {
 	select {}
 }
 
-// Planted reports whether HELMDECK_PLANT names bug.
+// Planted reports whether HELMDECK_PLANT or Plant names bug.
 func Planted(bug string) bool {
-	for _, p := range planted {
-		if p == bug {
-			return true
-		}
+	mu.Lock()
+	defer mu.Unlock()
+	return slices.Contains(planted, bug)
+}
+
+// Plant plants bug in this process until the returned function is called.
+func Plant(bug string) (remove func()) {
+	mu.Lock()
+	defer mu.Unlock()
+	before := planted
+	planted = append(slices.Clone(before), bug)
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		planted = before
 	}
-	return false
 }

@@ -310,19 +310,17 @@ func (a *attempt) begin(ctx context.Context) error {
 	return nil
 }
 
+// AppendTries bounds how often one event is tried while the bus refuses it.
+// After that the job runs again, which is safe: nothing was recorded.
+const AppendTries = 10
+
 // appendLocked appends next after the attempt's last event. When a request to
 // cancel came between it goes on from there; when the claim is not this
 // attempt's any more it returns errFenced. a.mu is held.
 func (a *attempt) appendLocked(ctx context.Context, next jobs.Job) (uint64, error) {
-	for range 10 {
-		expected := a.expected
-		if failpoint.Planted(failpoint.BugNoFence) {
-			if rec, err := a.w.last(ctx, next.Key()); err == nil {
-				expected = rec.Sequence
-			}
-		}
+	for range AppendTries {
 		callCtx, cancel := context.WithTimeout(ctx, busTimeout)
-		seq, err := a.w.cfg.Ledger.Append(callCtx, jobs.Move{Job: next, Expected: expected, TraceParent: a.sub.TraceParent})
+		seq, err := a.w.cfg.Ledger.Append(callCtx, jobs.Move{Job: next, Expected: a.expected, TraceParent: a.sub.TraceParent})
 		cancel()
 		if err == nil {
 			return seq, nil
@@ -443,16 +441,12 @@ func (a *attempt) currentDelivery() Delivery {
 	return a.delivery
 }
 
-// nakLimit is the longest pause for which a message stays in the queue; a
-// longer one would fill the consumer's allowance of unacknowledged messages.
-const nakLimit = time.Minute
-
 // postpone puts a job off until at: a short pause by giving the message back,
 // a long one as a schedule, whose copy is safe before the message is
 // acknowledged.
 func (w *Worker) postpone(ctx context.Context, d Delivery, sub jobs.Submission, at time.Time) error {
 	delay := max(time.Until(at), 0)
-	if delay <= nakLimit {
+	if delay <= w.cfg.RetryInQueue {
 		return d.Nak(ctx, delay)
 	}
 	if err := w.cfg.Queue.Schedule(ctx, sub, at); err != nil {

@@ -101,7 +101,12 @@ type Config struct {
 	StallAfter  time.Duration // default 5 min without a sign of progress
 	Drain       time.Duration // default 20 s: from stop to handing jobs back
 	MaxLost     int           // default 3 lost workers, then quarantine
-	Backoff     func(attempt int) time.Duration
+	// RetryInQueue is the longest pause before a retry for which the message
+	// stays in the queue (default 1 min): a longer one would fill the
+	// consumer's allowance of unacknowledged messages, and rides on a
+	// schedule instead. Negative: never stays.
+	RetryInQueue time.Duration
+	Backoff      func(attempt int) time.Duration
 	// Ended observes every attempt, for metrics; may be nil.
 	Ended func(pack, pool string, state jobs.State, code packs.Code, took time.Duration)
 	Log   zerolog.Logger
@@ -118,6 +123,7 @@ func (c *Config) setDefaults() {
 	def(&c.CancelGrace, 10*time.Second)
 	def(&c.StallAfter, 5*time.Minute)
 	def(&c.Drain, 20*time.Second)
+	def(&c.RetryInQueue, time.Minute)
 	if c.MaxLost == 0 {
 		c.MaxLost = 3
 	}

@@ -7,24 +7,25 @@ import (
 	"github.com/helmdeck/helmdeck/internal/worker"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
+	"github.com/helmdeck/helmdeck/test/rig"
 )
 
 func TestJobRunsToItsResult(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	r.worker("w1")
-	job := r.ends(r.submit("test.echo", map[string]any{"message": "hello"}).ID)
+	r := rig.New(t)
+	r.Worker("w1")
+	job := r.Ends(r.Submit("test.echo", map[string]any{"message": "hello"}).ID)
 	if job.State != jobs.Succeeded || job.Attempt != 1 || job.Worker != "w1" {
 		t.Fatalf("got state %s attempt %d worker %s error %v", job.State, job.Attempt, job.Worker, job.Error)
 	}
-	r.until("queue is empty", func() bool { return r.queued() == 0 })
+	r.Until("queue is empty", func() bool { return r.Queued() == 0 })
 }
 
 func TestRetryableCodeRunsAgain(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	r.worker("w1")
-	job := r.ends(r.submit("test.fail", map[string]any{"code": "session_unavailable", "times": 1}).ID)
+	r := rig.New(t)
+	r.Worker("w1")
+	job := r.Ends(r.Submit("test.fail", map[string]any{"code": "session_unavailable", "times": 1}).ID)
 	if job.State != jobs.Succeeded || job.Attempt != 2 || len(job.History) != 1 {
 		t.Fatalf("got %s after %d attempts, history %v, error %v", job.State, job.Attempt, job.History, job.Error)
 	}
@@ -32,70 +33,70 @@ func TestRetryableCodeRunsAgain(t *testing.T) {
 
 func TestExhaustedJobIsADeadLetterThatCanBeReplayed(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	r.worker("w1")
-	job := r.ends(r.submit("test.fail", map[string]any{"code": "handler_failed"}).ID)
+	r := rig.New(t)
+	r.Worker("w1")
+	job := r.Ends(r.Submit("test.fail", map[string]any{"code": "handler_failed"}).ID)
 	if job.State != jobs.Failed || job.Error.Code != packs.HandlerFailed || job.Attempt != 1 {
 		t.Fatalf("got %s %v after %d attempts", job.State, job.Error, job.Attempt)
 	}
-	r.until("dead letter", func() bool {
-		_, err := r.jobs.DeadLetter(r.ctx(), ann, job.ID)
+	r.Until("dead letter", func() bool {
+		_, err := r.Jobs.DeadLetter(r.Ctx(), rig.Ann, job.ID)
 		return err == nil
 	})
-	again, err := r.jobs.Replay(r.ctx(), ann, job.ID, []byte(`{"code":"handler_failed","times":0,"message":"x"}`))
+	again, err := r.Jobs.Replay(r.Ctx(), rig.Ann, job.ID, []byte(`{"code":"handler_failed","times":0,"message":"x"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := r.ends(again.ID); got.ReplayOf != job.ID {
+	if got := r.Ends(again.ID); got.ReplayOf != job.ID {
 		t.Fatalf("replay of %q, want %s", got.ReplayOf, job.ID)
 	}
 }
 
 func TestCancelOfAQueuedJobLeavesTheQueue(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	job := r.submit("test.sleep", map[string]any{"ms": 60000})
-	if got, err := r.jobs.Cancel(r.ctx(), ann, job.ID); err != nil || got.State != jobs.Cancelled {
+	r := rig.New(t)
+	job := r.Submit("test.sleep", map[string]any{"ms": 60000})
+	if got, err := r.Jobs.Cancel(r.Ctx(), rig.Ann, job.ID); err != nil || got.State != jobs.Cancelled {
 		t.Fatalf("got %s, %v", got.State, err)
 	}
-	if n := r.queued(); n != 0 {
+	if n := r.Queued(); n != 0 {
 		t.Fatalf("%d messages left", n)
 	}
-	r.worker("w1")
-	if got := r.ends(r.submit("test.echo", map[string]any{"message": "next"}).ID); got.State != jobs.Succeeded {
+	r.Worker("w1")
+	if got := r.Ends(r.Submit("test.echo", map[string]any{"message": "next"}).ID); got.State != jobs.Succeeded {
 		t.Fatalf("got %s", got.State)
 	}
-	if got := r.state(job.ID); got != jobs.Cancelled {
+	if got := r.State(job.ID); got != jobs.Cancelled {
 		t.Fatalf("got %s", got)
 	}
 }
 
 func TestCancelOfARunningJobEndsIt(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	r.worker("w1")
-	job := r.submit("test.sleep", map[string]any{"ms": 60000})
-	r.until("running", func() bool { return r.state(job.ID) == jobs.Running })
-	if _, err := r.jobs.Cancel(r.ctx(), ann, job.ID); err != nil {
+	r := rig.New(t)
+	r.Worker("w1")
+	job := r.Submit("test.sleep", map[string]any{"ms": 60000})
+	r.Until("running", func() bool { return r.State(job.ID) == jobs.Running })
+	if _, err := r.Jobs.Cancel(r.Ctx(), rig.Ann, job.ID); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.ends(job.ID); got.State != jobs.Cancelled || got.Error.Code != packs.Cancelled {
+	if got := r.Ends(job.ID); got.State != jobs.Cancelled || got.Error.Code != packs.Cancelled {
 		t.Fatalf("got %s %v", got.State, got.Error)
 	}
 }
 
 func TestStoppingWorkerHandsItsJobBackUncharged(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	stop := r.worker("w1")
-	job := r.submit("test.sleep", map[string]any{"ms": 1500})
-	r.until("running", func() bool { return r.state(job.ID) == jobs.Running })
+	r := rig.New(t)
+	stop := r.Worker("w1")
+	job := r.Submit("test.sleep", map[string]any{"ms": 1500})
+	r.Until("running", func() bool { return r.State(job.ID) == jobs.Running })
 	stop()
-	if got := r.state(job.ID); got != jobs.Retrying {
+	if got := r.State(job.ID); got != jobs.Retrying {
 		t.Fatalf("after the stop: %s", got)
 	}
-	r.worker("w2")
-	got := r.ends(job.ID)
+	r.Worker("w2")
+	got := r.Ends(job.ID)
 	if got.State != jobs.Succeeded || got.Attempt != 1 || got.Worker != "w2" || got.Returned != 1 {
 		t.Fatalf("got %s by %s, attempt %d, returned %d", got.State, got.Worker, got.Attempt, got.Returned)
 	}
@@ -103,32 +104,32 @@ func TestStoppingWorkerHandsItsJobBackUncharged(t *testing.T) {
 
 func TestIdempotencyKeyGivesTheSameJob(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := rig.New(t)
 	key := func(q *jobs.Request) { q.IdempotencyKey = "k ü.*>" }
-	first := r.submit("test.echo", map[string]any{"message": "a"}, key)
-	if second := r.submit("test.echo", map[string]any{"message": "a"}, key); second.ID != first.ID {
+	first := r.Submit("test.echo", map[string]any{"message": "a"}, key)
+	if second := r.Submit("test.echo", map[string]any{"message": "a"}, key); second.ID != first.ID {
 		t.Fatalf("got %s and %s", first.ID, second.ID)
 	}
-	_, err := r.jobs.Submit(r.ctx(), ann, jobs.Request{Pack: "test.echo", Input: []byte(`{"message":"b"}`), IdempotencyKey: "k ü.*>"})
-	if code(err) != packs.IdempotencyConflict {
+	_, err := r.Jobs.Submit(r.Ctx(), rig.Ann, jobs.Request{Pack: "test.echo", Input: []byte(`{"message":"b"}`), IdempotencyKey: "k ü.*>"})
+	if rig.Code(err) != packs.IdempotencyConflict {
 		t.Fatalf("got %v", err)
 	}
-	r.worker("w1")
-	r.ends(first.ID)
-	if again := r.submit("test.echo", map[string]any{"message": "a"}, key); again.ID != first.ID || again.State != jobs.Succeeded {
+	r.Worker("w1")
+	r.Ends(first.ID)
+	if again := r.Submit("test.echo", map[string]any{"message": "a"}, key); again.ID != first.ID || again.State != jobs.Succeeded {
 		t.Fatalf("after the end: %s %s", again.ID, again.State)
 	}
 }
 
 func TestLargeInputAndOutputGoThroughTheStash(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	r.worker("w1")
+	r := rig.New(t)
+	r.Worker("w1")
 	big := make([]byte, jobs.InlineLimit+1)
 	for i := range big {
 		big[i] = 'x'
 	}
-	job := r.ends(r.submit("test.echo", map[string]any{"message": string(big)}).ID)
+	job := r.Ends(r.Submit("test.echo", map[string]any{"message": string(big)}).ID)
 	if job.State != jobs.Succeeded || len(job.Output) < len(big) || job.OutputKey != "" {
 		t.Fatalf("got %s, %d bytes of output, key %q, %v", job.State, len(job.Output), job.OutputKey, job.Error)
 	}
@@ -136,9 +137,9 @@ func TestLargeInputAndOutputGoThroughTheStash(t *testing.T) {
 
 func TestTimeoutEndsAnAttempt(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	r.worker("w1")
-	job := r.ends(r.submit("test.sleep", map[string]any{"ms": 60000}, func(q *jobs.Request) { q.TimeoutS = 1 }).ID)
+	r := rig.New(t)
+	r.Worker("w1")
+	job := r.Ends(r.Submit("test.sleep", map[string]any{"ms": 60000}, func(q *jobs.Request) { q.TimeoutS = 1 }).ID)
 	if job.State != jobs.Failed || job.Error.Code != packs.Timeout {
 		t.Fatalf("got %s %v", job.State, job.Error)
 	}
@@ -146,17 +147,17 @@ func TestTimeoutEndsAnAttempt(t *testing.T) {
 
 func TestListShowsQueuedAndEndedJobsNewestFirst(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	a := r.submit("test.echo", map[string]any{"message": "a"})
-	b := r.submit("test.sleep", map[string]any{"ms": 1})
-	r.until("both listed", func() bool {
-		page, _, err := r.jobs.List(r.ctx(), ann, jobs.Query{})
+	r := rig.New(t)
+	a := r.Submit("test.echo", map[string]any{"message": "a"})
+	b := r.Submit("test.sleep", map[string]any{"ms": 1})
+	r.Until("both listed", func() bool {
+		page, _, err := r.Jobs.List(r.Ctx(), rig.Ann, jobs.Query{})
 		return err == nil && len(page) == 2 && page[0].ID == b.ID && page[1].ID == a.ID && page[0].Pack == "test.sleep"
 	})
-	r.worker("w1")
-	r.ends(a.ID)
-	r.until("ended", func() bool {
-		page, _, err := r.jobs.List(r.ctx(), ann, jobs.Query{State: jobs.Succeeded, Pack: "test.echo"})
+	r.Worker("w1")
+	r.Ends(a.ID)
+	r.Until("ended", func() bool {
+		page, _, err := r.Jobs.List(r.Ctx(), rig.Ann, jobs.Query{State: jobs.Succeeded, Pack: "test.echo"})
 		return err == nil && len(page) == 1
 	})
 }

@@ -18,21 +18,24 @@ import (
 
 // Settings are the flags of every process.
 type Settings struct {
-	Allowlist string        `name:"egress-allowlist" env:"HELMDECK_EGRESS_ALLOWLIST" placeholder:"CIDRS" help:"CIDRs that packs and sidecars may reach although the egress guard refuses them, comma-separated (127.0.0.1/32 for pages of this machine)."`
-	TestPacks bool          `name:"test-packs" env:"HELMDECK_TEST_PACKS" help:"Offer the test.* packs."`
-	AckWait   time.Duration `env:"HELMDECK_ACK_WAIT" default:"30s" help:"Time after which a job whose worker is silent runs again. The same for all processes."`
-	Profile   string        `env:"HELMDECK_PROFILE" default:"${profile}" enum:"embedded,single,ha" help:"Bus profile: embedded, single or ha."`
-	Prefix    string        `env:"HELMDECK_PREFIX" default:"hd" help:"First token of every subject, one per installation."`
-	PublicURL string        `name:"public-url" env:"HELMDECK_PUBLIC_URL" placeholder:"URL" help:"Where callers reach the API, for links."`
-	LogLevel  string        `env:"HELMDECK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Lowest level that is logged."`
-	LogFormat string        `env:"HELMDECK_LOG_FORMAT" default:"auto" enum:"auto,json,text" help:"Log lines as json or text; auto: text on a terminal."`
+	Allowlist      string        `name:"egress-allowlist" env:"HELMDECK_EGRESS_ALLOWLIST" placeholder:"CIDRS" help:"CIDRs that packs and sidecars may reach although the egress guard refuses them, comma-separated (127.0.0.1/32 for pages of this machine)."`
+	TestPacks      bool          `name:"test-packs" env:"HELMDECK_TEST_PACKS" help:"Offer the test.* packs."`
+	AckWait        time.Duration `env:"HELMDECK_ACK_WAIT" default:"30s" help:"Time after which a job whose worker is silent runs again. The same for all processes."`
+	RetryInQueue   time.Duration `env:"HELMDECK_RETRY_IN_QUEUE" default:"1m" help:"Longest pause before a retry for which a job stays in the queue; a longer one rides on a schedule."`
+	ReconcileEvery time.Duration `env:"HELMDECK_RECONCILE_EVERY" default:"1m" help:"Time between two looks for jobs that are in no queue."`
+	Profile        string        `env:"HELMDECK_PROFILE" default:"${profile}" enum:"embedded,single,ha" help:"Bus profile: embedded, single or ha."`
+	Prefix         string        `env:"HELMDECK_PREFIX" default:"hd" help:"First token of every subject, one per installation."`
+	PublicURL      string        `name:"public-url" env:"HELMDECK_PUBLIC_URL" placeholder:"URL" help:"Where callers reach the API, for links."`
+	LogLevel       string        `env:"HELMDECK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Lowest level that is logged."`
+	LogFormat      string        `env:"HELMDECK_LOG_FORMAT" default:"auto" enum:"auto,json,text" help:"Log lines as json or text; auto: text on a terminal."`
 }
 
 // App returns the settings with a logger to standard error.
 func (s Settings) App() (app.Settings, error) {
 	log, err := s.logger()
 	return app.Settings{
-		Allowlist: s.Allowlist, TestPacks: s.TestPacks, AckWait: s.AckWait, Profile: s.Profile,
+		Allowlist: s.Allowlist, TestPacks: s.TestPacks, AckWait: s.AckWait,
+		RetryInQueue: s.RetryInQueue, ReconcileEvery: s.ReconcileEvery, Profile: s.Profile,
 		Prefix: s.Prefix, PublicURL: s.PublicURL, Log: log,
 	}, err
 }

@@ -41,6 +41,9 @@ func (s *Store) Append(ctx context.Context, m jobs.Move) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if failpoint.Planted(failpoint.BugNoFence) {
+		out.Expect = nil
+	}
 	stored := make(chan error, 1)
 	if m.Input != nil {
 		// Beside the first event, not before it: one round trip, and it need

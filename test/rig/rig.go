@@ -1,0 +1,204 @@
+// Package rig runs a whole job system on a real bus inside a test: server,
+// client side, control loops and any number of workers, each with its own
+// connection, and any of them behind a fault-injecting wrapper.
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/internal/bus/artifactstore"
+	"github.com/helmdeck/helmdeck/internal/bus/bustest"
+	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
+	"github.com/helmdeck/helmdeck/internal/bus/jobindex"
+	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
+	"github.com/helmdeck/helmdeck/internal/control"
+	"github.com/helmdeck/helmdeck/internal/worker"
+	"github.com/helmdeck/helmdeck/pkg/artifacts"
+	"github.com/helmdeck/helmdeck/pkg/identity"
+	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/packs"
+	"github.com/helmdeck/helmdeck/pkg/packs/testpacks"
+)
+
+// AckWait is short, so that a lost worker is noticed within a test.
+const AckWait = 2 * time.Second
+
+// Ann is a caller without special rights.
+var Ann = identity.Caller{Subject: "Ann"}
+
+// Rig is a job system on a real bus in this process.
+type Rig struct {
+	T     *testing.T
+	Env   *bustest.Env
+	Store *jobstore.Store // of the client side, past its Faults
+	Hub   *jobfeed.Hub
+	Index *jobindex.Index
+	Arts  *artifacts.Store
+	Jobs  *jobs.Service
+	Packs *packs.Catalog
+	// Client breaks the calls of the client side and of the control loops.
+	Client *bustest.Faults
+	Log    zerolog.Logger
+}
+
+// New starts a job system without workers.
+func New(t *testing.T, extra ...packs.Pack) *Rig {
+	t.Helper()
+	r := &Rig{T: t, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)}
+	r.Env = bustest.Start(t, bustest.WithProfile(func(p *bus.Profile) { p.AckWait = AckWait }))
+	r.Client = bustest.NewFaults(r.Env.Conn(bus.RoleAPI).JetStream())
+	js := bus.JetStream(r.Client)
+	r.Store = must(jobstore.New(js, "test", 1, r.Log))
+	r.Hub = must(jobfeed.New(r.Env.Conn(bus.RoleAPI).Core(), js, r.Log))
+	t.Cleanup(r.Hub.Close)
+	r.Arts = r.artifacts(bus.RoleAPI)
+	r.Packs = packs.NewCatalog(append(slices.Clone(testpacks.All), extra...)...)
+	r.Index = jobindex.New(js, r.Store, r.Hub, 0, r.Log)
+	r.Jobs = jobs.New(jobs.Config{
+		Ledger: r.Store, Queue: r.Store, Keys: r.Store, Index: r.Index, Feed: r.Hub, Dead: r.Store,
+		Stash: r.Arts, Packs: r.Packs, KeySecret: []byte("secret"),
+	})
+	r.Background("index", r.Index.Run)
+	r.Background("mover", (&control.Mover{JS: js, Store: r.Store, Log: r.Log}).Run)
+	r.Background("consequences", (&control.Consequences{JS: js, Store: r.Store, Artifacts: r.Arts, Log: r.Log}).Run)
+	return r
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func (r *Rig) artifacts(role bus.Role) *artifacts.Store {
+	ctx := bustest.Context(r.T)
+	js := r.Env.Conn(role).JetStream()
+	return must(artifacts.New(artifacts.Config{
+		Blobs: must(artifactstore.NewBlobs(ctx, js)), Index: must(artifactstore.NewIndex(ctx, js)), Log: r.Log,
+	}))
+}
+
+// Background runs a service until the test ends.
+func (r *Rig) Background(name string, run func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := run(ctx); err != nil {
+			r.T.Errorf("%s: %v", name, err)
+		}
+	})
+	var once sync.Once
+	stop = func() { once.Do(func() { cancel(); wg.Wait() }) }
+	r.T.Cleanup(stop)
+	return stop
+}
+
+// Worker starts a worker of the core pool with connections of its own.
+func (r *Rig) Worker(id string, change ...func(*worker.Config)) (stop func()) {
+	r.T.Helper()
+	stop, _ = r.FaultyWorker(id, change...)
+	return stop
+}
+
+// FaultyWorker is Worker with the wrapper that breaks its calls.
+func (r *Rig) FaultyWorker(id string, change ...func(*worker.Config)) (stop func(), faults *bustest.Faults) {
+	r.T.Helper()
+	conn := r.Env.TCP(bus.RoleWorker)
+	faults = bustest.NewFaults(conn.JetStream())
+	js := bus.JetStream(faults)
+	store := must(jobstore.New(js, "test", 1, r.Log))
+	cfg := worker.Config{
+		ID: id, Host: "here", Slots: map[string]int{"core": 4},
+		Source: store, Ledger: store, Queue: store,
+		Reports: must(jobfeed.NewReports(conn.Core(), js, "test", r.Log)),
+		Packs:   r.Packs, Artifacts: r.artifacts(bus.RoleWorker), HTTP: http.DefaultClient,
+		ScratchDir: r.T.TempDir(), Heartbeat: AckWait / 3, CancelGrace: 2 * time.Second, Drain: 200 * time.Millisecond,
+		Backoff: func(int) time.Duration { return 50 * time.Millisecond }, Log: r.Log,
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	return r.Background("worker "+id, worker.New(cfg).Run), faults
+}
+
+// Ctx is a context that ends before the test is cut off.
+func (r *Rig) Ctx() context.Context { return bustest.Context(r.T) }
+
+// Submit submits a job as Ann.
+func (r *Rig) Submit(pack string, input any, change ...func(*jobs.Request)) jobs.Job {
+	r.T.Helper()
+	req := jobs.Request{Pack: pack, Input: must(json.Marshal(input))}
+	for _, c := range change {
+		c(&req)
+	}
+	job, err := r.Jobs.Submit(r.Ctx(), Ann, req)
+	if err != nil {
+		r.T.Fatalf("submit %s: %v", pack, err)
+	}
+	return job
+}
+
+// Ends waits for the end of a job.
+func (r *Rig) Ends(id string) jobs.Job {
+	r.T.Helper()
+	job, done, err := r.Jobs.Await(r.Ctx(), Ann, id)
+	if err != nil || !done {
+		r.T.Fatalf("await %s: done %v, %v; state %s", id, done, err, job.State)
+	}
+	return job
+}
+
+// Until polls a condition; the bus tells of no such thing by itself.
+func (r *Rig) Until(what string, ok func() bool) {
+	r.T.Helper()
+	ctx := r.Ctx()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			r.T.Fatalf("%s: not within the time", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// State reads the state of a job.
+func (r *Rig) State(id string) jobs.State {
+	job, err := r.Jobs.Get(r.Ctx(), Ann, id)
+	if err != nil {
+		r.T.Fatalf("get %s: %v", id, err)
+	}
+	return job.State
+}
+
+// Queued counts the jobs that wait anywhere.
+func (r *Rig) Queued() int {
+	n := 0
+	err := r.Store.Waiting(r.Ctx(), func(jobs.Submission, jobs.Place) error { n++; return nil })
+	if err != nil {
+		r.T.Fatalf("read queues: %v", err)
+	}
+	return n
+}
+
+// Code is the code of an error.
+func Code(err error) packs.Code {
+	var pe *packs.Error
+	if errors.As(err, &pe) {
+		return pe.Code
+	}
+	return packs.Code(fmt.Sprint(err))
+}
