@@ -91,3 +91,7 @@ func printable(s string) string {
 func refuseURL(host, reason, remedy string) *Refusal {
 	return &Refusal{Host: host, Rule: RuleURL, Reason: reason, Remedy: remedy}
 }
+
+// EgressDenied tells a pack's engine that the guard, not the network, stopped
+// the request (packs.EgressRefusal).
+func (r *Refusal) EgressDenied() bool { return true }
