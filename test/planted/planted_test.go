@@ -60,7 +60,8 @@ var scenarios = map[string]struct {
 		s.accepted(s.r.Submit("test.echo", map[string]any{"message": "x"}))
 	}},
 	failpoint.BugNoFence: {run: func(s scenario) {
-		_, f := s.r.FaultyWorker("a")
+		// One slot, or the worker would be handed its own job again.
+		_, f := s.r.FaultyWorker("a", func(c *worker.Config) { c.Slots = map[string]int{"core": 1} })
 		f.Add(bustest.Rule{Op: bustest.OpWorking, Kind: bustest.Before},
 			bustest.Rule{Op: bustest.OpLast, Subject: "evt.", Kind: bustest.Before})
 		j := s.accepted(s.r.Submit("test.sleep", map[string]any{"ms": 4000}))
