@@ -217,7 +217,7 @@ func (a *API) unmatched(x *exchange, r *http.Request, h http.Handler) error {
 	if probe.status == http.StatusMethodNotAllowed {
 		allow := probe.header.Get("Allow")
 		x.Header().Set("Allow", allow)
-		return packs.Errorf(packs.MethodNotAllowed, "%.20q does not work on this path; use %s", r.Method, allow)
+		return packs.Errorf(packs.MethodNotAllowed, "%.20s does not work on this path; use %s", r.Method, allow)
 	}
 	return packs.Errorf(packs.NotFound,
 		"there is nothing at this path; GET /docs shows every path, GET /api/v1/packs the packs")
@@ -253,11 +253,10 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 // finish answers with the error, if there is one, and writes the log line.
 func (a *API) finish(x *exchange, r *http.Request) {
 	aborted := x.recovered(recover())
-	switch {
-	case x.err == nil:
-	case r.Context().Err() != nil || errors.Is(x.err, wire.ErrClientGone):
-		x.gone = true
-	case x.status == 0:
+	x.gone = x.err != nil && (r.Context().Err() != nil || errors.Is(x.err, wire.ErrClientGone))
+	if x.err != nil && x.status == 0 {
+		// Also when the client seems gone: one that only closed its sending
+		// side would read an empty 200 otherwise.
 		wire.WriteError(x, x.err, x.failedJob)
 	}
 	a.record(x, r)

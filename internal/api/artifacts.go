@@ -106,8 +106,47 @@ func (a *API) download(x *exchange, r *http.Request) error {
 	h.Set("Referrer-Policy", "no-referrer") // the address may be a signed link
 	h.Set("Cache-Control", "private, no-cache")
 	h.Set("ETag", `"`+ref.SHA256+`"`)
-	http.ServeContent(x, r, "", ref.CreatedAt, body)
-	return nil
+	out := &refusable{exchange: x}
+	http.ServeContent(out, r, "", ref.CreatedAt, body)
+	return out.answer(ref)
+}
+
+// refusable keeps back the answers that http.ServeContent gives in plain text
+// when it refuses a request: a range outside the file, a failed If-Match.
+type refusable struct {
+	*exchange
+	refused int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *refusable) WriteHeader(status int) {
+	if status >= http.StatusBadRequest {
+		w.refused = status
+		return
+	}
+	w.exchange.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *refusable) Write(b []byte) (int, error) {
+	if w.refused != 0 {
+		return len(b), nil
+	}
+	return w.exchange.Write(b)
+}
+
+// answer gives the refusal in the one form of errors, with its own status,
+// which download managers go by.
+func (w *refusable) answer(ref artifacts.Ref) error {
+	if w.refused == 0 {
+		return nil
+	}
+	e := packs.Errorf(packs.InvalidInput, "the artifact has %d bytes; ask for a range within them, or leave Range out", ref.Size)
+	if w.refused == http.StatusPreconditionFailed {
+		e = packs.Errorf(packs.SchemaMismatch, "the artifact is not the one that If-Match or If-Unmodified-Since names; its ETag is %q", ref.SHA256)
+	}
+	w.Header().Del("Content-Disposition")
+	return w.writeJSON(w.refused, wire.ProblemOf(e))
 }
 
 func mayTouch(c identity.Caller, ref artifacts.Ref) bool {

@@ -27,7 +27,10 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// net/http lingers half a second after a connection it closed first.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+}
 
 // patience is how long a test waits for what must come.
 const patience = 30 * time.Second
@@ -56,7 +59,7 @@ type codeIn struct {
 
 func echo(version int) packs.Pack {
 	return packs.Define(packs.Spec[echoIn, echoOut]{
-		Name: "test.echo", Version: version, Summary: "Says what it is told.", Defaults: echoIn{Count: 1},
+		Name: "test.echo", Version: version, Summary: "Says what it is told.", Defaults: echoIn{Count: 1}, MaxInputBytes: 64 << 10,
 		Examples: []packs.Example{{Title: "Hello", Input: json.RawMessage(`{"text":"hello"}`)}},
 		Run: func(_ context.Context, _ *packs.Run, in echoIn) (echoOut, error) {
 			return echoOut{Text: in.Text}, nil
@@ -66,7 +69,7 @@ func echo(version int) packs.Pack {
 
 func simple(name string, mod func(*packs.Spec[codeIn, echoOut])) packs.Pack {
 	s := packs.Spec[codeIn, echoOut]{
-		Name: name, Summary: "For tests.", MaxAttempts: 1,
+		Name: name, Summary: "For tests.", MaxAttempts: 1, MaxInputBytes: 64 << 10,
 		Run: func(context.Context, *packs.Run, codeIn) (echoOut, error) { return echoOut{}, nil },
 	}
 	if mod != nil {
@@ -77,7 +80,7 @@ func simple(name string, mod func(*packs.Spec[codeIn, echoOut])) packs.Pack {
 
 func catalogue() *packs.Catalog {
 	return packs.NewCatalog(echo(1), echo(2), simple("test.fail", nil), simple("test.wait", nil), simple("test.file", nil),
-		simple("test.big", func(s *packs.Spec[codeIn, echoOut]) { s.MaxInputBytes = 12 << 20 }),
+		simple("test.big", func(s *packs.Spec[codeIn, echoOut]) { s.MaxInputBytes = 96 << 10 }),
 		simple("test.secret", func(s *packs.Spec[codeIn, echoOut]) { s.Hidden = true }))
 }
 

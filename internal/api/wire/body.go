@@ -117,8 +117,9 @@ func unknown(what, name string, known []string) string {
 }
 
 func wrongType(target any, value json.RawMessage, err error) string {
-	want := typeName(reflect.TypeOf(target).Elem())
-	if got := kindOf(value); !strings.Contains(want, got) {
+	t := reflect.TypeOf(target).Elem()
+	want := typeName(t)
+	if got := kindOf(value); got != kindName(t) {
 		return fmt.Sprintf("must be %s, got %s", want, got)
 	}
 	var mismatch *json.UnmarshalTypeError
@@ -142,6 +143,22 @@ func typeName(t reflect.Type) string {
 		return "an object, each value " + typeName(t.Elem())
 	default:
 		return "valid JSON"
+	}
+}
+
+// kindName is the JSON kind that a value of type t is decoded from.
+func kindName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "string"
+	case reflect.Bool:
+		return "boolean"
+	case reflect.Slice:
+		return "array"
+	case reflect.Map, reflect.Struct:
+		return "object"
+	default:
+		return "number"
 	}
 }
 
@@ -170,7 +187,7 @@ func Invalid(faults []packs.Detail) error {
 	if len(faults) == 0 {
 		return nil
 	}
-	e := packs.Errorf(packs.InvalidInput, "the request is not valid: %s %s", faults[0].Pointer, faults[0].Message)
+	e := packs.Errorf(packs.InvalidInput, "the request is not valid: %s: %s", faults[0].Pointer, faults[0].Message)
 	if len(faults) > 1 {
 		e.Message += fmt.Sprintf(" (and %d more, see details)", len(faults)-1)
 	}

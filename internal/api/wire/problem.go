@@ -24,8 +24,7 @@ import (
 // enough for a leader election, short enough not to be noticed.
 const defaultRetryAfter = 5 * time.Second
 
-// ErrClientGone is the error of a request nobody waits for any more; nothing
-// is written for it.
+// ErrClientGone is the error of a request nobody waits for any more.
 var ErrClientGone = errors.New("client went away")
 
 // AsError turns any error into the one that is answered. What nobody typed
@@ -51,6 +50,8 @@ func AsError(err error) *packs.Error {
 	case errors.Is(err, artifacts.ErrNoSpace):
 		return packs.Fail(packs.ArtifactFailed, err,
 			"the artifact store is full and nothing was stored; delete artifacts or give it more space, then try again")
+	case errors.Is(err, ErrClientGone), errors.Is(err, context.Canceled):
+		return packs.Fail(packs.Cancelled, err, "the client hung up before the answer was there")
 	case errors.Is(err, context.DeadlineExceeded):
 		return packs.Fail(packs.Timeout, err, "the answer was not there in time; try again")
 	}
