@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"iter"
 	"net"
@@ -146,7 +147,9 @@ func (r *rig) serve() {
 		r.http.CloseIdleConnections()
 		r.api.EndStreams()
 		_ = r.server.Close()
-		<-served
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			r.Errorf("serve: %v", err)
+		}
 		stop()
 		<-worked
 	})

@@ -243,7 +243,8 @@ func writeLines(w io.Writer, event []byte) error {
 			Lines []string `json:"lines"`
 		} `json:"data"`
 	}
-	if json.Unmarshal(event, &e) != nil || len(e.Data.Lines) == 0 {
+	readable := json.Unmarshal(event, &e) == nil && len(e.Data.Lines) > 0
+	if !readable {
 		return nil
 	}
 	if _, err := io.WriteString(w, strings.Join(e.Data.Lines, "\n")+"\n"); err != nil {

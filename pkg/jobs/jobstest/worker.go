@@ -2,7 +2,6 @@ package jobstest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -167,5 +166,5 @@ func (w *World) Wait(ctx context.Context, id string, cond func(jobs.Job) bool) (
 
 // Echo is a Handler that returns the input.
 func Echo(_ context.Context, t Task) (packs.Outcome, error) {
-	return packs.Outcome{Output: json.RawMessage(t.Input)}, nil
+	return packs.Outcome{Output: t.Input}, nil
 }
