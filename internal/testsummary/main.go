@@ -7,6 +7,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,16 +18,17 @@ import (
 )
 
 func main() {
-	code, err := run(".", os.Args[1:], os.Stdout, os.Stderr)
+	code, err := run(context.Background(), ".", os.Args[1:], os.Stdout, os.Stderr)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testsummary:", err)
 	}
 	os.Exit(code)
 }
 
-// run starts go test in dir, reports its events to out and returns the exit code.
-func run(dir string, args []string, out, errOut io.Writer) (int, error) {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+// run starts go test in dir, reports its events to out and returns the exit
+// code. The end of ctx kills it.
+func run(ctx context.Context, dir string, args []string, out, errOut io.Writer) (int, error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
 	cmd.Dir = dir
 	cmd.Stderr = errOut
 	events, err := cmd.StdoutPipe()

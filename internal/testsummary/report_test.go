@@ -146,7 +146,7 @@ func TestRunExitCode(t *testing.T) {
 				}
 			}
 			var out, errOut bytes.Buffer
-			got, err := run(dir, []string{"./..."}, &out, &errOut)
+			got, err := run(t.Context(), dir, []string{"./..."}, &out, &errOut)
 			if err != nil {
 				t.Fatal(err)
 			}
