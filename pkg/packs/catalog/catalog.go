@@ -5,6 +5,7 @@ package catalog
 import (
 	"github.com/helmdeck/helmdeck/pkg/packs"
 	"github.com/helmdeck/helmdeck/pkg/packs/artifact"
+	"github.com/helmdeck/helmdeck/pkg/packs/browser"
 	"github.com/helmdeck/helmdeck/pkg/packs/httpfetch"
 	"github.com/helmdeck/helmdeck/pkg/packs/testpacks"
 )
@@ -19,6 +20,7 @@ type Options struct {
 func All(o Options) []packs.Pack {
 	all := []packs.Pack{
 		artifact.Put, artifact.Get, artifact.List,
+		browser.ScreenshotURL,
 		httpfetch.Pack,
 	}
 	if o.TestPacks {
