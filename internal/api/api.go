@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -204,6 +205,13 @@ func (a *API) handle(rt *route, x *exchange, r *http.Request) error {
 	return rt.serve(x, r)
 }
 
+// unclean reports whether the mux would redirect from p. A path with an empty
+// or dotted segment comes from an empty or hostile value in it: what it would
+// lead to is not what was meant.
+func unclean(p string) bool {
+	return len(p) > 1 && path.Clean(p) != strings.TrimSuffix(p, "/")
+}
+
 // unmatched answers a request that no route takes.
 func (a *API) unmatched(x *exchange, r *http.Request, h http.Handler) error {
 	// Paths below /api tell strangers nothing, not even whether they exist.
@@ -242,6 +250,9 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h, pattern := a.mux.Handler(r)
+	if unclean(r.URL.EscapedPath()) {
+		h, pattern = http.NotFoundHandler(), ""
+	}
 	if pattern == "" {
 		x.err = a.unmatched(x, r, h)
 		return

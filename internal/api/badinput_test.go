@@ -122,6 +122,8 @@ func TestRawRequests(t *testing.T) {
 		"huge path":            {"GET /" + strings.Repeat("a", 128<<10) + " HTTP/1.1\r\n" + auth + "\r\n", 431},
 		"huge token":           {"GET /api/v1/packs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + strings.Repeat("a", 32<<10) + "\r\n\r\n", 401},
 		"traversal":            {"GET /api/v1/artifacts/download/../../../etc/passwd HTTP/1.1\r\n" + auth + "\r\n", 404},
+		"empty id":             {"GET /api/v1/jobs//events HTTP/1.1\r\n" + auth + "\r\n", 404},
+		"dots":                 {"GET /api/v1/jobs/./../packs HTTP/1.1\r\n" + auth + "\r\n", 404},
 		"encoded traversal":    {"GET /api/v1/artifacts/download/%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\n" + auth + "\r\n", 404},
 		"nul in a key":         {"GET /api/v1/artifacts/download/a%00b HTTP/1.1\r\n" + auth + "\r\n", 404},
 		"backslashes":          {"DELETE /api/v1/artifacts/..%5c..%5cx HTTP/1.1\r\n" + auth + "\r\n", 404},
