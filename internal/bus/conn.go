@@ -173,7 +173,8 @@ func (c *Conn) options(ctx context.Context, cfg Config) []nats.Option {
 		nats.ErrorHandler(c.asyncError),
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		opts = append(opts, nats.Timeout(max(time.Until(deadline), time.Millisecond)))
+		// Also that of later reconnects, hence not as short as ctx may be.
+		opts = append(opts, nats.Timeout(min(max(time.Until(deadline), time.Second), defaultTimeout)))
 	}
 	if cfg.CredsFile != "" {
 		opts = append(opts, nats.UserCredentials(cfg.CredsFile))
@@ -208,45 +209,6 @@ func (c *Conn) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 		ev = ev.Str("subject", sub.Subject)
 	}
 	ev.Msg("bus refused something")
-}
-
-func (c *Conn) setUp(up bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	select {
-	case <-c.up:
-		if !up {
-			c.up = make(chan struct{})
-			c.end()
-		}
-	default:
-		if up {
-			c.life, c.end = context.WithCancel(context.Background())
-			close(c.up)
-		}
-	}
-}
-
-// lost is closed when the present connection goes, and is closed already when
-// there is none.
-func (c *Conn) lost() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.life.Done()
-}
-
-// errLost is the cause of a context that ended with the connection.
-var errLost = errors.New("connection lost")
-
-// whileUp ends ctx with the present connection: what was asked over it will
-// not be answered, and waiting longer would only delay the caller's retry.
-func (c *Conn) whileUp(ctx context.Context) (context.Context, context.CancelFunc) {
-	c.mu.Lock()
-	life := c.life
-	c.mu.Unlock()
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(life, func() { cancel(errLost) })
-	return ctx, func() { stop(); cancel(nil) }
 }
 
 // Connected reports whether a server is connected at the moment.
@@ -291,87 +253,4 @@ func (c *Conn) Close() {
 	}
 	c.nc.Close()
 	<-c.closed
-}
-
-// bound gives ctx a deadline when it has none.
-func (c *Conn) bound(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if c.server != nil && c.server.frozen.Load() {
-		return context.WithTimeout(ctx, frozenTimeout)
-	}
-	if _, ok := ctx.Deadline(); ok {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, d)
-}
-
-// ready waits until a server is connected.
-func (c *Conn) ready(ctx context.Context) error {
-	c.mu.Lock()
-	up := c.up
-	c.mu.Unlock()
-	select {
-	case <-up:
-		return nil
-	default:
-	}
-	select {
-	case <-up:
-		return nil
-	case <-c.closed:
-		return ErrClosed
-	case <-ctx.Done():
-		return c.translate(ctx.Err())
-	}
-}
-
-// send runs fn when connected, again when the connection went away before
-// anything was sent.
-func (c *Conn) send(ctx context.Context, subject string, fn func() error) error {
-	if c.deniedN.Load() > 0 {
-		if _, ok := c.denied.Load(subject); ok {
-			return fmt.Errorf("%w: publish to %s", ErrDenied, subject)
-		}
-	}
-	for {
-		if err := c.ready(ctx); err != nil {
-			return err
-		}
-		err := fn()
-		if !errors.Is(err, nats.ErrReconnectBufExceeded) && !errors.Is(err, nats.ErrConnectionReconnecting) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return c.translate(ctx.Err())
-		case <-time.After(5 * time.Millisecond): // the disconnect handler is about to run
-		}
-	}
-}
-
-// lostCause names the loss of the connection where err is the end of ctx.
-func lostCause(ctx context.Context, err error) error {
-	if err != nil && errors.Is(context.Cause(ctx), errLost) {
-		return errLost
-	}
-	return err
-}
-
-// call is one request with one reply.
-func (c *Conn) call(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
-	ctx, cancel := c.bound(ctx, c.timeout)
-	defer cancel()
-	var reply *nats.Msg
-	err := c.send(ctx, m.Subject, func() (err error) {
-		ctx, done := c.whileUp(ctx)
-		defer done()
-		reply, err = c.nc.RequestMsgWithContext(ctx, m)
-		return lostCause(ctx, err)
-	})
-	if err == nil {
-		return reply, nil
-	}
-	if _, ok := c.denied.Load(m.Subject); ok {
-		return nil, fmt.Errorf("%w: publish to %s", ErrDenied, m.Subject)
-	}
-	return nil, c.translate(err)
 }

@@ -17,6 +17,8 @@ var (
 	ErrUnavailable = errors.New("bus unavailable")
 	// ErrDenied: the role may not use the subject.
 	ErrDenied = errors.New("not permitted for this role")
+	// ErrDuplicate: a message of the batch was stored before, so none of it is.
+	ErrDuplicate = errors.New("batch holds a message stored before")
 	// ErrClosed: the connection was closed.
 	ErrClosed = errors.New("bus connection closed")
 )
@@ -30,6 +32,8 @@ const (
 	codeWrongSequence         = 10071
 	codeStoreFailed           = 10077 // the text says why
 	codeWrongSequenceInFlight = 10164
+	codeBatchIncomplete       = 10176 // a part was lost on the way; nothing is stored
+	codeBatchDuplicate        = 10201
 )
 
 // apiError maps an error the server answered with onto a sentinel, keeping the
@@ -45,6 +49,10 @@ func apiError(e *jetstream.APIError) error {
 		sentinel = ErrFull
 	case codeInsufficientResources:
 		sentinel = ErrFrozen
+	case codeBatchIncomplete:
+		sentinel = ErrUnavailable
+	case codeBatchDuplicate:
+		sentinel = ErrDuplicate
 	case codeStoreFailed:
 		sentinel = storeFailure(e.Description)
 	}

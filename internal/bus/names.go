@@ -104,6 +104,9 @@ type names struct{ prefix string }
 const inputTail = ".body"
 
 func (n names) subject(s string) string {
+	if strings.HasPrefix(s, "$") { // the server's own, which have no prefix
+		return s
+	}
 	if isInput(s, 0) {
 		return n.prefix + "." + s + inputTail
 	}

@@ -114,6 +114,11 @@ type Server struct {
 	// frozen is set once a stream refused writes for a storage error.
 	frozen atomic.Bool
 
+	// turn is held while the server is started or stopped; over is guarded by
+	// it and set by Shutdown.
+	turn sync.Mutex
+	over bool
+
 	mu   sync.Mutex // guards ns and addr
 	ns   *server.Server
 	addr string // as first listened on
@@ -165,7 +170,7 @@ func (s *Server) options() (*server.Options, error) {
 	}, nil
 }
 
-// start runs a server; the caller holds no lock.
+// start runs a server; the caller holds turn or is alone.
 func (s *Server) start(ctx context.Context) error {
 	if err := probeDir(s.cfg.Dir); err != nil {
 		return err
@@ -263,42 +268,21 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return ns.InProcessConn()
 }
 
-// Healthy returns nil when the server takes writes. A stream whose storage
-// failed (a full disk, as a rule) is an error wrapping ErrFrozen; it stays so
-// until Restart.
-func (s *Server) Healthy(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	ns := s.ns
-	s.mu.Unlock()
-	if ns == nil || !ns.Running() {
-		return fmt.Errorf("bus server: %w: not running", ErrUnavailable)
-	}
-	if s.frozen.Load() {
-		return fmt.Errorf("bus server: %w", ErrFrozen)
-	}
-	h := ns.Healthz(&server.HealthzOptions{})
-	if h.StatusCode != 0 && h.StatusCode != 200 || h.Status != "ok" {
-		return fmt.Errorf("bus server: %w: %s", ErrFrozen, h.Error)
-	}
-	return nil
-}
-
-// Space returns the bytes free to the store and those of its whole disk.
-func (s *Server) Space() (free, total int64, err error) {
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(s.cfg.Dir, &fs); err != nil {
-		return 0, 0, &DirError{Dir: s.cfg.Dir, Err: err}
-	}
-	return int64(fs.Bavail) * fs.Bsize, int64(fs.Blocks) * fs.Bsize, nil
-}
-
 // Restart stops the server and starts it again on the same directory and
 // address; connections of this package reconnect by themselves. It is the way
 // out of a frozen stream once there is space again.
+//
+// When the start fails, for instance because there is no space yet, Restart
+// may be called again.
 func (s *Server) Restart(ctx context.Context) error {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	if s.over {
+		return fmt.Errorf("restart bus server: %w", ErrClosed)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("restart bus server: %w", err)
+	}
 	s.halt()
 	if err := s.start(ctx); err != nil {
 		return fmt.Errorf("restart bus server: %w", err)
@@ -308,6 +292,9 @@ func (s *Server) Restart(ctx context.Context) error {
 
 // Shutdown stops the server and waits until its files are closed.
 func (s *Server) Shutdown() {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.over = true
 	s.halt()
 	_ = s.lock.Close() // drops the lock; closing again is harmless
 }

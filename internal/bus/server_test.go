@@ -254,3 +254,36 @@ func raw(t *testing.T, env *bustest.Env, role bus.Role) (*nats.Conn, jetstream.J
 	}
 	return nc, js
 }
+
+func TestRestartMayBeTriedAgain(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "bus")
+	env, ctx := bustest.Start(t, bustest.WithDir(dir)), bustest.Context(t)
+	js := env.Conn(bus.RoleWorker).JetStream()
+	if _, err := js.Publish(ctx, bus.Outgoing{Subject: job("1")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	err := env.Server.Restart(ctx)
+	if _, ok := errors.AsType[*bus.DirError](err); !ok {
+		t.Fatalf("restart without the directory: got %v, want a DirError", err)
+	}
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := env.Server.Healthy(ctx); !errors.Is(err, bus.ErrUnavailable) {
+		t.Errorf("healthy in between: got %v, want ErrUnavailable", err)
+	}
+	if err := env.Server.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Last(ctx, bus.JobsStream(packs.PoolCore), job("1"), false); err != nil {
+		t.Error(err)
+	}
+	env.Server.Shutdown()
+	if err := env.Server.Restart(ctx); !errors.Is(err, bus.ErrClosed) {
+		t.Errorf("restart after shutdown: got %v, want ErrClosed", err)
+	}
+}
