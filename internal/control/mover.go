@@ -59,12 +59,14 @@ func (m *Mover) move(ctx context.Context, d bus.Delivery) error {
 		return err
 	}
 	failpoint.Hit(failpoint.MoverAfterPublish)
-	if err := d.Ack(ctx); err != nil {
+	// A fired message stays in the stream after its acknowledgement, for ever
+	// if this process died in between: so it is removed first. A message that
+	// is gone is not delivered again.
+	if err := m.JS.Purge(ctx, bus.StreamSchedule, d.Message().Subject, d.Message().Sequence+1); err != nil {
 		return err
 	}
-	failpoint.Hit(failpoint.MoverAfterAck)
-	// Fired messages stay otherwise.
-	return m.JS.Purge(ctx, bus.StreamSchedule, d.Message().Subject, d.Message().Sequence+1)
+	failpoint.Hit(failpoint.MoverAfterPurge)
+	return d.Ack(ctx)
 }
 
 // over reports whether the job needs this copy no more: it has ended, or it

@@ -20,7 +20,7 @@ const (
 	RetryAfterSchedule   = "retry.after_schedule"
 	RetryAfterAck        = "retry.after_ack"
 	MoverAfterPublish    = "mover.after_publish"
-	MoverAfterAck        = "mover.after_ack"
+	MoverAfterPurge      = "mover.after_purge"
 	CancelAfterEvent     = "cancel.after_event"
 	CancelAfterRemove    = "cancel.after_remove"
 	CancelAfterRequest   = "cancel.after_request"
@@ -33,7 +33,7 @@ var Steps = []string{
 	ClaimBeforeStarted, ClaimAfterStarted, RunAfterHandler,
 	FinishAfterTerminal, FinishAfterPublish, FinishAfterAck,
 	RetryAfterEvent, RetryAfterSchedule, RetryAfterAck,
-	MoverAfterPublish, MoverAfterAck,
+	MoverAfterPublish, MoverAfterPurge,
 	CancelAfterEvent, CancelAfterRemove, CancelAfterRequest, ConsequenceAfterDead,
 }
 
