@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/helmdeck/helmdeck/internal/api/wire"
 	"github.com/helmdeck/helmdeck/internal/auth"
@@ -55,8 +55,9 @@ type Config struct {
 	// Registry takes the metrics of the API and is what /metrics serves; nil:
 	// one of its own.
 	Registry *prometheus.Registry
-	// Tracer makes a span for each request; nil: none, but trace context of
-	// callers is passed on.
+	// Tracer makes a span for each request; nil: the process's own
+	// (otel.SetTracerProvider). Without one the trace context of callers is
+	// still passed on.
 	Tracer trace.TracerProvider
 }
 
@@ -140,7 +141,7 @@ func New(cfg Config) (*API, error) {
 		cfg.Registry = prometheus.NewRegistry()
 	}
 	if cfg.Tracer == nil {
-		cfg.Tracer = noop.NewTracerProvider()
+		cfg.Tracer = otel.GetTracerProvider()
 	}
 	if cfg.Unavailable == nil {
 		cfg.Unavailable = func(packs.Info) string { return "" }

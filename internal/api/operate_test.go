@@ -315,6 +315,21 @@ func TestLogAndTrace(t *testing.T) {
 	}
 }
 
+// TestTraceContextPassesWithoutTracer: a server that exports nothing does not
+// break the trace of its caller.
+func TestTraceContextPassesWithoutTracer(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	a := r.call("POST", "/api/v1/jobs", ann, `{"pack":"test.echo","input":{"text":"a"}}`, "Traceparent", parent).want(t, 202)
+	job := decode[jobs.Job](t, a)
+	r.until(job.ID, ended)
+	sub, err := r.world.Input(t.Context(), jobs.Key{ID: job.ID})
+	if err != nil || sub.TraceParent != parent {
+		t.Errorf("got traceparent %q, %v; want that of the caller", sub.TraceParent, err)
+	}
+}
+
 func TestConfigFaults(t *testing.T) {
 	t.Parallel()
 	_, err := api.New(api.Config{PublicURL: "deck"})
