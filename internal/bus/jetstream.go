@@ -67,6 +67,9 @@ type Delivery interface {
 	Delivered() uint64
 	// Ack ends the message and waits for the server's confirmation.
 	Ack(ctx context.Context) error
+	// AckLater ends the message without waiting for a confirmation: if it is
+	// lost the message comes again. For handlers that do not mind.
+	AckLater(ctx context.Context) error
 	// Nak asks for redelivery after delay.
 	Nak(ctx context.Context, delay time.Duration) error
 	// Working resets the acknowledgement timer.

@@ -233,6 +233,10 @@ func (d *delivery) Ack(ctx context.Context) error {
 	return d.confirm(ctx, "acknowledge", []byte("+ACK"))
 }
 
+func (d *delivery) AckLater(ctx context.Context) error {
+	return d.tell(ctx, "acknowledge", []byte("+ACK"))
+}
+
 func (d *delivery) Term(ctx context.Context, reason string) error {
 	return d.confirm(ctx, "end", []byte("+TERM "+reason))
 }

@@ -36,7 +36,8 @@ func (c *Consequences) handle(ctx context.Context, d bus.Delivery) error {
 	if err := c.follow(ctx, d.Message()); err != nil {
 		return err
 	}
-	return d.Ack(ctx)
+	// All of it may happen twice, so nobody need wait for the confirmation.
+	return d.AckLater(ctx)
 }
 
 func (c *Consequences) follow(ctx context.Context, m bus.Message) error {

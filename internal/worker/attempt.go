@@ -270,7 +270,15 @@ func (a *attempt) invoke(ctx context.Context) (packs.Outcome, error) {
 	scratch := filepath.Join(w.cfg.ScratchDir, fmt.Sprintf("%s-%d", job.ID, job.Runs))
 	rep := newReporter(ctx, w.cfg.Reports, job, a.sign)
 	defer rep.close()
+	made := false
+	makeScratch := sync.OnceValues(func() (string, error) {
+		made = true
+		return scratch, os.MkdirAll(scratch, 0o700)
+	})
 	defer func() {
+		if !made {
+			return
+		}
 		if err := os.RemoveAll(scratch); err != nil {
 			a.log.Warn().Err(err).Msg("scratch folder not removed")
 		}
@@ -278,9 +286,10 @@ func (a *attempt) invoke(ctx context.Context) (packs.Outcome, error) {
 	return w.engine.Execute(ctx, pack, packs.Invocation{
 		JobID: job.ID, Attempt: job.Attempt, Fence: a.fence, Worker: w.cfg.ID, Caller: job.Caller,
 		Input: input, Timeout: time.Duration(job.TimeoutS) * time.Second,
+		Validated: true, // at the submit, by the same version of the pack
 		Services: packs.Services{
 			Leaser: w.cfg.Leaser, HTTP: w.cfg.HTTP, CheckURL: w.cfg.CheckURL, Artifacts: w.cfg.Artifacts,
-			Begin: a.begin, Progress: rep.progress, Log: rep.line, Scratch: scratch,
+			Begin: a.begin, Progress: rep.progress, Log: rep.line, Scratch: makeScratch,
 			UserAgent: w.cfg.UserAgent, PublicURL: w.cfg.PublicURL,
 		},
 	})

@@ -136,8 +136,9 @@ type Services struct {
 	// at any rate, the host coalesces.
 	Progress func(percent float64, message string)
 	Log      func(line string)
-	// Scratch is an empty folder of the run's own, removed after it.
-	Scratch string
+	// Scratch makes an empty folder of the run's own, the same at every call;
+	// the host removes it after the run.
+	Scratch func() (string, error)
 	// UserAgent names product and version to servers outside.
 	UserAgent string
 	// PublicURL is where callers reach the API, without a slash at the end.
@@ -147,14 +148,16 @@ type Services struct {
 
 // Invocation is one attempt of a job as the engine sees it.
 type Invocation struct {
-	JobID    string
-	Attempt  int
-	Fence    uint64 // fencing token of the claim
-	Worker   string
-	Caller   identity.Caller
-	Input    json.RawMessage
-	Timeout  time.Duration // 0: the pack's own
-	Services Services
+	JobID   string
+	Attempt int
+	Fence   uint64 // fencing token of the claim
+	Worker  string
+	Caller  identity.Caller
+	Input   json.RawMessage
+	Timeout time.Duration // 0: the pack's own
+	// Validated says that the input passed Validate of the same pack already.
+	Validated bool
+	Services  Services
 }
 
 // Outcome is what a run leaves.

@@ -174,8 +174,9 @@ func (r *Run) CheckURL(ctx context.Context, url string) error {
 	return egressDenied(err)
 }
 
-// Scratch is a folder of the run's own, removed after it.
-func (r *Run) Scratch() string { return r.services.Scratch }
+// Scratch returns a folder of the run's own, made at the first call and
+// removed after the run.
+func (r *Run) Scratch() (string, error) { return r.services.Scratch() }
 
 // Begin marks that the effect of an EffectOnce pack starts now. When an
 // earlier attempt has begun already, it fails with outcome_unknown, which the

@@ -103,6 +103,10 @@ func (d *delivery) do(ctx context.Context, op Op, fn func() error) error {
 	return d.faults.do(ctx, op, d.Message().Subject, fn)
 }
 
+func (d *delivery) AckLater(ctx context.Context) error {
+	return d.do(ctx, OpAck, func() error { return d.Delivery.AckLater(ctx) })
+}
+
 func (d *delivery) Ack(ctx context.Context) error {
 	return d.do(ctx, OpAck, func() error { return d.Delivery.Ack(ctx) })
 }

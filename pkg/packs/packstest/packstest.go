@@ -155,7 +155,7 @@ func Run(t testing.TB, p packs.Pack, input any, options ...Option) Result {
 	s := &settings{ctx: t.Context(), invocation: packs.Invocation{
 		JobID: "019a0000-0000-7000-8000-000000000001", Attempt: 1, Fence: 1, Worker: "packstest",
 		Caller: Caller, Input: encode(t, input),
-		Services: packs.Services{HTTP: client, CheckURL: CheckLoopback, Scratch: t.TempDir()},
+		Services: packs.Services{HTTP: client, CheckURL: CheckLoopback, Scratch: sync.OnceValues(func() (string, error) { return t.TempDir(), nil })},
 	}}
 	for _, o := range options {
 		o(s)

@@ -1,0 +1,68 @@
+// Command bench measures the job system beside the bus it runs on and prints
+// ratios: jobs per second through pkg/jobs over TCP against the raw bus doing
+// the same number of durable writes, the latency of one idle call through
+// REST, and the memory of an idle helmdeck up.
+//
+//	go run ./bench            # all, about a minute
+//	go run ./bench -jobs 5000 -flight 8
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+)
+
+var (
+	count  = flag.Int("jobs", 40000, "jobs in each throughput run")
+	flight = flag.Int("flight", 256, "jobs in flight")
+	rounds = flag.Int("rounds", 3, "rounds; the two sides take turns and medians are printed")
+	calls  = flag.Int("calls", 1000, "idle calls through REST")
+	only   = flag.String("only", "", "throughput, latency or memory; all by default")
+	binary = flag.String("helmdeck", "", "helmdeck binary; built when empty")
+	cpu    = flag.String("cpuprofile", "", "write a CPU profile of the job side of the throughput runs")
+)
+
+func main() {
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "helmdeck-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // leftovers are the system's to sweep
+	if *binary == "" {
+		*binary = filepath.Join(dir, "helmdeck")
+		build := exec.CommandContext(ctx, "go", "build", "-o", *binary, "github.com/helmdeck/helmdeck/cmd/helmdeck")
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			return fmt.Errorf("build helmdeck: %w", err)
+		}
+	}
+	fmt.Printf("%d processors, %s\n\n", runtime.NumCPU(), runtime.Version())
+	for _, part := range []struct {
+		name string
+		run  func(context.Context, string) error
+	}{{"throughput", throughput}, {"latency", latency}, {"memory", memory}} {
+		if *only != "" && *only != part.name {
+			continue
+		}
+		if err := part.run(ctx, filepath.Join(dir, part.name)); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/helmdeck/helmdeck/internal/app"
+	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/internal/bus/artifactstore"
+	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
+	"github.com/helmdeck/helmdeck/internal/bus/jobindex"
+	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
+	"github.com/helmdeck/helmdeck/internal/control"
+	"github.com/helmdeck/helmdeck/internal/worker"
+	"github.com/helmdeck/helmdeck/pkg/artifacts"
+	"github.com/helmdeck/helmdeck/pkg/identity"
+	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/packs"
+	"github.com/helmdeck/helmdeck/pkg/packs/testpacks"
+)
+
+// throughput runs the same number of jobs through pkg/jobs and, as bare
+// messages, through the bus: one server process, clients over TCP, 256-byte
+// inputs, four stored messages and one acknowledgement a job on both sides.
+func throughput(ctx context.Context, dir string) error {
+	p, err := start(ctx, dir, "127.0.0.1:0", "--roles=none")
+	if err != nil {
+		return err
+	}
+	defer p.stop()
+	var raw, ours []float64
+	for range *rounds {
+		r, err := rawBus(ctx, p)
+		if err != nil {
+			return fmt.Errorf("raw bus: %w", err)
+		}
+		o, err := throughJobs(ctx, p)
+		if err != nil {
+			return fmt.Errorf("pkg/jobs: %w", err)
+		}
+		raw, ours = append(raw, r), append(ours, o)
+	}
+	r, o := median(raw), median(ours)
+	fmt.Printf("%d jobs, %d in flight, no-op pack, 256-byte input, over TCP, medians of %d\n", *count, *flight, *rounds)
+	fmt.Printf("  raw bus, 4 stored messages and 1 ack a job: %8.0f jobs/s\n", r)
+	fmt.Printf("  through pkg/jobs and a worker:              %8.0f jobs/s; ratio %.2f (aim: at least 0.40)\n\n", o, o/r)
+	return nil
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
+}
+
+const inputSize = 256
+
+// rawBus does what a job does to the bus and nothing else.
+func rawBus(ctx context.Context, p *process) (float64, error) {
+	url, err := p.file("nats.url")
+	if err != nil {
+		return 0, err
+	}
+	creds, err := app.ReadCreds(filepath.Join(p.dir, "nats-admin.json"))
+	if err != nil {
+		return 0, err
+	}
+	nc, err := nats.Connect(url, nats.UserInfo(creds.User, creds.Password))
+	if err != nil {
+		return 0, err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4**flight))
+	if err != nil {
+		return 0, err
+	}
+	cons, err := js.Consumer(ctx, "JOBS_core", "normal-0")
+	if err != nil {
+		return 0, err
+	}
+	payload := make([]byte, 700) // a submission with a 256-byte input
+	record := make([]byte, 450)  // a job record
+	slots := make(chan struct{}, *flight)
+	var done sync.WaitGroup
+	var failed atomic.Pointer[error]
+	work := func(m jetstream.Msg, id string) {
+		defer done.Done()
+		defer func() { <-slots }()
+		subject := "hd.evt.bench.raw." + id
+		var futures []jetstream.PubAckFuture
+		for _, s := range []struct {
+			tail string
+			data []byte
+		}{{".in.body", payload}, {".lc", record}, {".lc", record}} {
+			f, err := js.PublishMsgAsync(&nats.Msg{Subject: subject + s.tail, Data: s.data})
+			if err != nil {
+				failed.Store(&err)
+				return
+			}
+			futures = append(futures, f)
+		}
+		for _, f := range futures {
+			select {
+			case <-f.Ok():
+			case err := <-f.Err():
+				failed.Store(&err)
+			}
+		}
+		if err := m.DoubleAck(ctx); err != nil {
+			failed.Store(&err)
+		}
+	}
+	began := time.Now()
+	done.Add(*count)
+	go func() {
+		for i := range *count {
+			slots <- struct{}{}
+			subject := fmt.Sprintf("hd.job.core.normal.0.bench.raw.r%d-%d", began.UnixNano(), i)
+			if _, err := js.PublishMsgAsync(&nats.Msg{Subject: subject, Data: payload}); err != nil {
+				failed.Store(&err)
+			}
+		}
+	}()
+	go func() {
+		for n := 0; n < *count && ctx.Err() == nil; {
+			batch, err := cons.FetchNoWait(*flight)
+			if err != nil {
+				failed.Store(&err)
+				return
+			}
+			for m := range batch.Messages() {
+				n++
+				go work(m, fmt.Sprintf("r%d-%d", began.UnixNano(), n))
+			}
+		}
+	}()
+	done.Wait()
+	if err := failed.Load(); err != nil {
+		return 0, *err
+	}
+	return float64(*count) / time.Since(began).Seconds(), nil
+}
+
+// side is one process's worth of the job system on its own connection.
+type side struct {
+	conn  *bus.Conn
+	store *jobstore.Store
+	arts  *artifacts.Store
+}
+
+func dial(ctx context.Context, p *process, role bus.Role) (*side, error) {
+	url, err := p.file("nats.url")
+	if err != nil {
+		return nil, err
+	}
+	creds, err := app.ReadCreds(filepath.Join(p.dir, "nats-"+string(role)+".json"))
+	if err != nil {
+		return nil, err
+	}
+	conn, err := bus.Connect(ctx, bus.Config{URL: url, User: role, Password: creds.Password, Name: "bench", Profile: bus.Embedded()})
+	if err != nil {
+		return nil, err
+	}
+	js := conn.JetStream()
+	store, err := jobstore.New(js, "bench", 1, zerolog.Nop())
+	if err != nil {
+		return nil, err
+	}
+	blobs, err := artifactstore.NewBlobs(ctx, js)
+	if err != nil {
+		return nil, err
+	}
+	index, err := artifactstore.NewIndex(ctx, js)
+	if err != nil {
+		return nil, err
+	}
+	arts, err := artifacts.New(artifacts.Config{Blobs: blobs, Index: index})
+	return &side{conn: conn, store: store, arts: arts}, err
+}
+
+// throughJobs runs the whole job system but for HTTP: a client with the live
+// feed and the list's read model, the consequence consumer, and one worker.
+func throughJobs(ctx context.Context, p *process) (float64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client, err := dial(ctx, p, bus.RoleAPI)
+	if err != nil {
+		return 0, err
+	}
+	defer client.conn.Close()
+	host, err := dial(ctx, p, bus.RoleWorker)
+	if err != nil {
+		return 0, err
+	}
+	defer host.conn.Close()
+	catalog := packs.NewCatalog(testpacks.All...)
+	js := client.conn.JetStream()
+	hub, err := jobfeed.New(client.conn.Core(), js, zerolog.Nop())
+	if err != nil {
+		return 0, err
+	}
+	defer hub.Close()
+	index := jobindex.New(js, client.store, hub, 0, zerolog.Nop())
+	svc := jobs.New(jobs.Config{
+		Ledger: client.store, Queue: client.store, Keys: client.store, Index: index, Feed: hub,
+		Dead: client.store, Stash: client.arts, Packs: catalog, KeySecret: []byte("bench"),
+	})
+	reports, err := jobfeed.NewReports(host.conn.Core(), host.conn.JetStream(), "bench", zerolog.Nop())
+	if err != nil {
+		return 0, err
+	}
+	scratch, err := os.MkdirTemp(p.dir, "scratch-")
+	if err != nil {
+		return 0, err
+	}
+	w := worker.New(worker.Config{
+		ID: "bench", Slots: map[string]int{"core": *flight}, Source: host.store, Ledger: host.store, Queue: host.store,
+		Reports: reports, Packs: catalog, Artifacts: host.arts, ScratchDir: scratch, Drain: time.Second, Log: zerolog.Nop(),
+	})
+	var services sync.WaitGroup
+	defer services.Wait()
+	defer cancel()
+	for _, run := range []func(context.Context) error{
+		w.Run,
+		(&control.Consequences{JS: js, Store: client.store, Artifacts: client.arts, Log: zerolog.Nop()}).Run,
+	} {
+		services.Go(func() { _ = run(ctx) }) // ends with ctx
+	}
+	if *cpu != "" {
+		f, err := os.Create(*cpu)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { _ = f.Close() }() // written by StopCPUProfile
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return 0, err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	return drive(ctx, svc)
+}
+
+func drive(ctx context.Context, svc *jobs.Service) (float64, error) {
+	msg := make([]byte, inputSize-len(`{"message":""}`))
+	for i := range msg {
+		msg[i] = 'x'
+	}
+	input := []byte(`{"message":"` + string(msg) + `"}`)
+	caller := identity.Caller{Subject: "bench"}
+	next := make(chan struct{}, *flight)
+	var wg sync.WaitGroup
+	var failed atomic.Pointer[error]
+	began := time.Now()
+	for range *flight {
+		wg.Go(func() {
+			for range next {
+				job, done, err := svc.Run(ctx, caller, jobs.Request{Pack: "test.echo", Input: input})
+				if err == nil && (!done || job.State != jobs.Succeeded) {
+					err = fmt.Errorf("job %s ended %s", job.ID, job.State)
+				}
+				if err != nil {
+					failed.Store(&err)
+				}
+			}
+		})
+	}
+	for range *count {
+		next <- struct{}{}
+	}
+	close(next)
+	wg.Wait()
+	if err := failed.Load(); err != nil {
+		return 0, *err
+	}
+	return float64(*count) / time.Since(began).Seconds(), nil
+}
