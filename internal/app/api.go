@@ -23,6 +23,7 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
 // apiRole is one API replica.
@@ -67,23 +68,24 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		return nil, err
 	}
 	index := jobindex.New(js, store, hub, 0, r.Log)
-	packs := r.catalog()
+	catalog := r.catalog()
 	client := jobs.New(jobs.Config{
 		Ledger: store, Queue: store, Keys: store, Index: index, Feed: hub, Dead: store, Stash: arts,
-		Packs: packs, KeySecret: r.keys.Idempotency,
+		Packs: catalog, KeySecret: r.keys.Idempotency,
 	})
 	health := map[string]api.Health{"bus": api.HealthFunc(r.conn.Ping)}
 	for name, h := range r.health {
 		health[name] = h
 	}
 	a, err := api.New(api.Config{
-		Jobs: client, Packs: packs, Artifacts: arts, Events: follower{hub},
+		Jobs: client, Packs: catalog, Artifacts: arts, Events: follower{hub},
 		Pools: pools{js: js, shards: shards, workers: workers}, Auth: auth.Admin(r.token),
-		Health: health, Version: Version, PublicURL: r.PublicURL, Log: r.Log, Registry: r.registry,
+		Health: health, Unavailable: unserved(workers), Version: Version, PublicURL: r.PublicURL, Log: r.Log, Registry: r.registry,
 	})
 	if err != nil {
 		return nil, err
 	}
+	registerPools(r.registry, js, shards, workers)
 	repaired := newRepaired(r.registry)
 	return []service{
 		{"job index", index.Run},
@@ -288,4 +290,16 @@ func (p pools) Pools(ctx context.Context) ([]api.PoolStatus, error) {
 		}
 	}
 	return out, nil
+}
+
+// unserved says of a pack that no worker serves its pool now.
+func unserved(workers *jobfeed.Workers) func(packs.Info) string {
+	return func(info packs.Info) string {
+		for _, w := range workers.Live() {
+			if w.Slots[string(info.Pool)] > 0 {
+				return ""
+			}
+		}
+		return fmt.Sprintf("no worker serves the pool %[1]s now; start one with helmdeck-worker --pools %[1]s", info.Pool)
+	}
 }

@@ -1,13 +1,67 @@
 package app
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
+
+// poolGauges reads the load of the pools when somebody scrapes.
+type poolGauges struct {
+	js      bus.JetStream
+	shards  int
+	workers *jobfeed.Workers
+
+	waiting, unacked, running, count, oldest, autoscale *prometheus.Desc
+}
+
+func registerPools(reg prometheus.Registerer, js bus.JetStream, shards int, workers *jobfeed.Workers) {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("helmdeck_pool_"+name, help, []string{"pool"}, nil)
+	}
+	reg.MustRegister(&poolGauges{
+		js: js, shards: shards, workers: workers,
+		waiting:   desc("waiting_jobs", "Jobs in the queue that were not handed out."),
+		unacked:   desc("unacknowledged_jobs", "Jobs handed to a worker that have not ended."),
+		running:   desc("running_jobs", "Jobs live workers say they run."),
+		count:     desc("workers", "Workers heard from lately."),
+		oldest:    desc("oldest_age_seconds", "Age of the oldest waiting job."),
+		autoscale: desc("autoscale_jobs", "Waiting + unacknowledged - running: what to scale on."),
+	})
+}
+
+func (g *poolGauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{g.waiting, g.unacked, g.running, g.count, g.oldest, g.autoscale} {
+		ch <- d
+	}
+}
+
+func (g *poolGauges) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	loads, err := jobfeed.Loads(ctx, g.js, g.shards, g.workers)
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(g.waiting, err)
+		return
+	}
+	for _, l := range loads {
+		put := func(d *prometheus.Desc, v float64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, l.Pool)
+		}
+		put(g.waiting, float64(l.Waiting))
+		put(g.unacked, float64(l.Unacked))
+		put(g.running, float64(l.Running))
+		put(g.count, float64(l.Workers))
+		put(g.oldest, l.OldestAge.Seconds())
+		put(g.autoscale, float64(l.Waiting+l.Unacked-l.Running))
+	}
+}
 
 func newRepaired(reg prometheus.Registerer) func(jobs.Key) {
 	c := prometheus.NewCounter(prometheus.CounterOpts{
