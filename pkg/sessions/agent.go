@@ -96,9 +96,16 @@ func (a *Agent) Browser(ctx context.Context) (Browser, error) {
 // WriteFile streams r to path; see Session. The file appears whole or not at
 // all.
 func (a *Agent) WriteFile(ctx context.Context, path string, r io.Reader) error {
-	// A plain reader hides r's type, so that the client neither closes it nor
-	// guesses a length that a growing file would betray.
-	resp, err := a.do(ctx, http.MethodPut, filePath(path), struct{ io.Reader }{r})
+	// A pipe, because the transport waits for a body it is still reading even
+	// when ctx ended, and r may stand still for ever.
+	body, in := io.Pipe()
+	defer func() { _ = body.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = body.CloseWithError(context.Cause(ctx)) })()
+	go func() {
+		_, err := io.Copy(in, r)
+		_ = in.CloseWithError(err)
+	}()
+	resp, err := a.do(ctx, http.MethodPut, filePath(path), body)
 	if err != nil {
 		return fmt.Errorf("write file %s in session: %w", path, err)
 	}

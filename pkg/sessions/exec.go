@@ -39,6 +39,8 @@ func (a *Agent) Exec(ctx context.Context, c Command) (Result, error) {
 		return Result{}, fmt.Errorf("run %s: %w", c.Argv[0], err)
 	}
 	defer body.Close()
+	// The transport waits for a body it is still reading, even when ctx ended.
+	defer context.AfterFunc(ctx, func() { _ = body.Close() })()
 	resp, err := a.do(ctx, http.MethodPost, wire.PathExec, body)
 	if err != nil {
 		return Result{}, fmt.Errorf("run %s: %w", c.Argv[0], err)
