@@ -46,6 +46,12 @@ func TestCheck(t *testing.T) {
 		want string // part of the one fault; "" when there must be none
 	}{
 		{name: "cmd imports downwards", dir: "cmd/api", imps: []string{m + "internal/app", m + "pkg/jobs"}},
+		{name: "cmd imports its body", dir: "cmd/helmdeck", imps: []string{m + "internal/cli"}},
+		{name: "the body of a main starts processes", dir: "internal/cli", imps: []string{m + "internal/app", m + "internal/app/flags"}},
+		{name: "a part of the body does too", dir: "internal/cli/doctor", imps: []string{m + "internal/app", m + "internal/cli/console"}},
+		{name: "nothing below imports the body", dir: "internal/api", imps: []string{m + "internal/cli/console"}, want: "internal may not import internal/cli"},
+		{name: "the wiring imports no body", dir: "internal/app", imps: []string{m + "internal/cli"}, want: "internal/app may not import internal/cli"},
+		{name: "the body imports no main", dir: "internal/cli", imps: []string{m + "cmd/api"}, want: "internal/cli may not import cmd/api"},
 		{name: "app imports internal", dir: "internal/app", imps: []string{m + "internal/api", m + "internal/app/cli"}},
 		{name: "internal imports pkg", dir: "internal/worker", imps: []string{m + "internal/bus", m + "pkg/jobs"}},
 		{name: "pkg imports pkg", dir: "pkg/jobs", imps: []string{m + "pkg/events"}},

@@ -161,7 +161,9 @@ func (c *Conn) options(ctx context.Context, cfg Config) []nats.Option {
 		nats.DrainTimeout(5 * time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			c.setUp(false)
-			c.log.Warn().Err(err).Msg("bus connection lost")
+			if c.alive.Err() == nil { // not by Close
+				c.log.Warn().Err(err).Msg("bus connection lost")
+			}
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) {
 			c.denied.Clear()

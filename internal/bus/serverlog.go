@@ -22,6 +22,12 @@ func (l *serverLog) Noticef(format string, v ...any) {
 }
 
 func (l *serverLog) Warnf(format string, v ...any) {
+	if strings.HasPrefix(format, "Plaintext passwords") {
+		// They come from files only their owner reads, never from a
+		// configuration file the warning is about.
+		l.Noticef(format, v...)
+		return
+	}
 	l.log.Warn().Str("from", "nats").Msgf(format, v...)
 }
 
