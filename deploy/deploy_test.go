@@ -57,7 +57,13 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if builtPrograms != "" {
+		if err := os.RemoveAll(builtPrograms); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(code)
 }
 
 // rolesConf is roles.conf as the programs' own table of rights makes it.
@@ -302,7 +308,7 @@ func TestSingleServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// The server refuses apart from the message: a first use waits out its bound.
-			ctx, cancel := context.WithTimeout(ctx, refusalTimeout)
+			ctx, cancel := context.WithTimeout(t.Context(), refusalTimeout)
 			defer cancel()
 			if err := try(ctx); !errors.Is(err, bus.ErrDenied) {
 				t.Errorf("got %v, want ErrDenied", err)
