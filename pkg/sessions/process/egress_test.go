@@ -1,6 +1,7 @@
 package process_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -45,7 +46,7 @@ func TestEgress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = rt.Stop(t.Context(), "egress") })
+	t.Cleanup(func() { _ = rt.Stop(context.Background(), "egress") })
 	list, err := rt.List(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -102,6 +102,8 @@ type Runtime struct {
 	root string // Dir/sidecars, absolute
 	uid  int    // of this process
 
+	cgroups cgroups
+
 	mu      sync.Mutex // guards the rest
 	busy    map[string]bool
 	uids    map[int]string // uid: lease
@@ -133,7 +135,7 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, fmt.Errorf("make folder of sidecars: %w", err)
 	}
 	return &Runtime{
-		cfg: cfg, root: root, uid: os.Getuid(), plain: cfg.Plain,
+		cfg: cfg, root: root, uid: os.Getuid(), plain: cfg.Plain, cgroups: findCgroups(root),
 		busy: map[string]bool{}, uids: map[int]string{}, stopped: make(chan struct{}),
 	}, nil
 }

@@ -67,6 +67,9 @@ func (r *Runtime) start(ctx context.Context, s sessions.StartSpec, plain bool) (
 	if err := r.writeState(st); err != nil {
 		return sessions.Sidecar{}, err
 	}
+	if err := r.cgroups.enclose(s.LeaseID, a.pid, s.Spec.Memory); err != nil {
+		return sessions.Sidecar{}, err
+	}
 	if st.Endpoint, err = a.greet(ctx, boot); err != nil {
 		return sessions.Sidecar{}, err
 	}

@@ -176,6 +176,9 @@ func (r *Runtime) clear(ctx context.Context, id string) error {
 	default:
 		r.cfg.Log.Warn().Err(err).Str("lease", id).Msg("state of a sidecar is unreadable")
 	}
+	if err := r.cgroups.remove(id); err != nil {
+		return err
+	}
 	if err := removeAll(r.folder(id)); err != nil {
 		return fmt.Errorf("remove folder of sidecar: %w", err)
 	}
