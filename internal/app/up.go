@@ -170,7 +170,7 @@ func (u Up) startBus(ctx context.Context, profile bus.Profile) (*bus.Server, Key
 	}
 	if err != nil {
 		server.Shutdown()
-		return nil, Keys{}, err
+		return nil, Keys{}, dataError(u.Data, err)
 	}
 	return server, keys, nil
 }

@@ -1,0 +1,302 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/helmdeck/helmdeck/internal/cli/console"
+	"github.com/helmdeck/helmdeck/pkg/client"
+	"github.com/helmdeck/helmdeck/pkg/jobs"
+)
+
+// job is helmdeck job.
+type job struct {
+	Submit jobSubmit `cmd:"" help:"Submit a job and print its id."`
+	List   jobList   `cmd:"" help:"List jobs, newest first."`
+	Show   jobShow   `cmd:"" help:"Show the record of a job."`
+	Watch  jobWatch  `cmd:"" help:"Follow a job and print its result."`
+	Cancel jobCancel `cmd:"" help:"Cancel jobs."`
+	Retry  jobRetry  `cmd:"" help:"Run an ended job again, as a new one."`
+	Logs   jobLogs   `cmd:"" help:"Print the lines a job logged."`
+}
+
+// Help shows with --help.
+func (job) Help() string {
+	return `Examples:
+
+    id=$(helmdeck job submit http.fetch url=https://example.org/)
+    helmdeck job watch $id
+    helmdeck job list --state running`
+}
+
+type jobSubmit struct {
+	request
+	caller
+}
+
+// Help shows with --help.
+func (jobSubmit) Help() string {
+	return `The id is printed once the bus has the job safe.
+
+Examples:
+
+    helmdeck job submit http.fetch url=https://example.org/ --priority low --label batch=7
+    helmdeck job submit slides.render markdown=@deck.md --idempotency-key deck-42`
+}
+
+// Run submits.
+func (j *jobSubmit) Run(ctx context.Context, con *console.Console) error {
+	c, err := j.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	job, err := j.submit(ctx, con, c)
+	if err != nil {
+		return err
+	}
+	return showID(con, job)
+}
+
+type jobShow struct {
+	ID string `arg:"" help:"Id of the job."`
+	caller
+}
+
+// Help shows with --help.
+func (jobShow) Help() string {
+	return `Examples:
+
+    helmdeck job show 0195a1b2-0000-7000-8000-0000000000a1
+    helmdeck job show ID --output json | jq .state`
+}
+
+// Run shows.
+func (j *jobShow) Run(ctx context.Context, con *console.Console) error {
+	c, err := j.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	r, err := c.Job(ctx, j.ID)
+	if err != nil {
+		return err
+	}
+	if con.JSON {
+		return con.WriteJSON(r)
+	}
+	return showJob(con, &r)
+}
+
+func showJob(con *console.Console, r *jobs.Job) error {
+	pairs := []string{
+		"id", r.ID, "pack", r.Pack + "@" + r.Version, "state", string(r.State), "remark", remark(r),
+		"pool", r.Pool, "priority", string(r.Priority), "attempt", fmt.Sprintf("%d of %d", r.Attempt, r.MaxAttempts),
+		"worker", r.Worker, "session", r.SessionID, "caller", r.Caller.Subject, "parent", r.ParentID, "replay of", r.ReplayOf,
+		"created", console.Time(r.CreatedAt), "scheduled for", console.Time(r.ScheduledFor),
+		"started", console.Time(r.StartedAt), "finished", console.Time(r.FinishedAt),
+	}
+	for k, v := range r.Labels {
+		pairs = append(pairs, "label", k+"="+v)
+	}
+	if r.Error != nil {
+		pairs = append(pairs, "error", string(r.Error.Code)+": "+r.Error.Message)
+		for _, d := range r.Error.Details {
+			pairs = append(pairs, "fault", d.Pointer+": "+d.Message)
+		}
+	}
+	for _, h := range r.History {
+		pairs = append(pairs, "earlier", fmt.Sprintf("run %d on %s, %s: %s", h.Run, h.Worker, h.Code, h.Message))
+	}
+	for _, a := range r.Artifacts {
+		pairs = append(pairs, "artifact", fmt.Sprintf("%s (%s, %s)", a.Key, a.ContentType, console.Bytes(a.Size)))
+	}
+	for _, w := range r.Warnings {
+		pairs = append(pairs, "warning", w)
+	}
+	if len(r.Output) > 0 {
+		pairs = append(pairs, "output", string(r.Output))
+	}
+	return con.Fields(pairs...)
+}
+
+type jobWatch struct {
+	ID   string        `arg:"" help:"Id of the job."`
+	Wait time.Duration `placeholder:"DURATION" help:"Wait so long at most; the job goes on. For ever by default."`
+	Save string        `placeholder:"DIR" type:"path" help:"Download the artifacts into this folder."`
+	caller
+}
+
+// Help shows with --help.
+func (jobWatch) Help() string {
+	return `Ends with the job, with the exit code of its outcome. Ctrl-C stops the watching, not the job.
+
+Examples:
+
+    helmdeck job watch ID
+    helmdeck job watch ID --save out/`
+}
+
+// Run watches.
+func (j *jobWatch) Run(ctx context.Context, con *console.Console) error {
+	c, err := j.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	r, err := c.Job(ctx, j.ID)
+	if err != nil {
+		return err
+	}
+	return (&watch{con: con, c: c, save: j.Save, wait: j.Wait}).run(ctx, r.ID, r.Pack)
+}
+
+type jobCancel struct {
+	IDs []string `arg:"" name:"id" help:"Ids of the jobs."`
+	caller
+}
+
+// Help shows with --help.
+func (jobCancel) Help() string {
+	return `A queued job leaves its queue at once; a running one is stopped by its worker within seconds. Cancelling an ended job changes nothing.
+
+Examples:
+
+    helmdeck job cancel ID
+    helmdeck job list --state queued -o json | jq -r '.jobs[].id' | xargs helmdeck job cancel`
+}
+
+// Run cancels.
+func (j *jobCancel) Run(ctx context.Context, con *console.Console) error {
+	c, err := j.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return each(con, j.IDs, func(id string) (jobs.Job, error) { return c.Cancel(ctx, id) })
+}
+
+// each does something to several jobs and shows their records; it stops at
+// the first error.
+func each(con *console.Console, ids []string, do func(string) (jobs.Job, error)) error {
+	var done []jobs.Job
+	var failed error
+	for _, id := range ids {
+		r, err := do(id)
+		if err != nil {
+			failed = err
+			break
+		}
+		done = append(done, r)
+	}
+	if con.JSON {
+		if err := con.WriteJSON(client.JobList{Jobs: append([]jobs.Job{}, done...)}); err != nil {
+			return err
+		}
+		return failed
+	}
+	for i := range done {
+		state := string(done[i].State)
+		if done[i].CancelRequested && !done[i].State.Terminal() {
+			state += ", being stopped"
+		}
+		if err := con.Print("%s  %s", done[i].ID, state); err != nil {
+			return err
+		}
+	}
+	return failed
+}
+
+type jobRetry struct {
+	ID    string `arg:"" help:"Id of the job."`
+	Input string `placeholder:"JSON|@FILE|-" help:"Another input instead of the old one."`
+	caller
+}
+
+// Help shows with --help.
+func (jobRetry) Help() string {
+	return `Prints the id of the new job, whose record names the old one.
+
+Examples:
+
+    helmdeck job watch $(helmdeck job retry ID)
+    helmdeck job retry ID --input @mended.json`
+}
+
+// Run retries.
+func (j *jobRetry) Run(ctx context.Context, con *console.Console) error {
+	c, err := j.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	in, err := inputOf(j.Input, &reader{con: con})
+	if err != nil {
+		return err
+	}
+	r, err := c.Retry(ctx, j.ID, in)
+	if err != nil {
+		return err
+	}
+	return showID(con, r)
+}
+
+type jobLogs struct {
+	ID     string `arg:"" help:"Id of the job."`
+	Follow bool   `short:"f" help:"Go on until the job ends."`
+	caller
+}
+
+// Help shows with --help.
+func (jobLogs) Help() string {
+	return `Lines are kept for a day. With --output json each line is a JSON string.
+
+Examples:
+
+    helmdeck job logs ID
+    helmdeck job logs ID --follow`
+}
+
+// Run prints.
+func (j *jobLogs) Run(ctx context.Context, con *console.Console) error {
+	c, err := j.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	text, err := c.Logs(ctx, j.ID, j.Follow)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = text.Close() }() // read-only
+	return eachLine(text, func(line string) error {
+		if con.JSON {
+			return con.WriteLine(line)
+		}
+		return con.Print("%s", console.CleanText(line))
+	})
+}
+
+// eachLine calls fn for every line of r, however long.
+func eachLine(r io.Reader, fn func(string) error) error {
+	lines := bufio.NewReader(r)
+	for {
+		line, err := lines.ReadString('\n')
+		if line != "" {
+			if err := fn(strings.TrimRight(line, "\r\n")); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read log: %w", err)
+		}
+	}
+}
