@@ -7,6 +7,7 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/packs/artifact"
 	"github.com/helmdeck/helmdeck/pkg/packs/browser"
 	"github.com/helmdeck/helmdeck/pkg/packs/httpfetch"
+	"github.com/helmdeck/helmdeck/pkg/packs/slides"
 	"github.com/helmdeck/helmdeck/pkg/packs/testpacks"
 )
 
@@ -22,6 +23,7 @@ func All(o Options) []packs.Pack {
 		artifact.Put, artifact.Get, artifact.List,
 		browser.ScreenshotURL,
 		httpfetch.Pack,
+		slides.Render,
 	}
 	if o.TestPacks {
 		all = append(all, testpacks.All...)
