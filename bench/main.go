@@ -16,6 +16,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+
+	"github.com/helmdeck/helmdeck/internal/app/flags"
 )
 
 var (
@@ -30,6 +32,7 @@ var (
 
 func main() {
 	flag.Parse()
+	flags.TuneGC() // as every process of helmdeck
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx); err != nil {

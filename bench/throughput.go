@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"runtime/pprof"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,23 +41,55 @@ func throughput(ctx context.Context, dir string) error {
 		return err
 	}
 	defer p.stop()
-	var raw, ours []float64
+	var raw, ours sides
 	for range *rounds {
-		r, err := rawBus(ctx, p)
-		if err != nil {
+		if err := raw.measure(p, func() (float64, error) { return rawBus(ctx, p) }); err != nil {
 			return fmt.Errorf("raw bus: %w", err)
 		}
-		o, err := throughJobs(ctx, p)
-		if err != nil {
+		if err := ours.measure(p, func() (float64, error) { return throughJobs(ctx, p) }); err != nil {
 			return fmt.Errorf("pkg/jobs: %w", err)
 		}
-		raw, ours = append(raw, r), append(ours, o)
 	}
-	r, o := median(raw), median(ours)
+	r, o := median(raw.rate), median(ours.rate)
 	fmt.Printf("%d jobs, %d in flight, no-op pack, 256-byte input, over TCP, medians of %d\n", *count, *flight, *rounds)
-	fmt.Printf("  raw bus, 4 stored messages and 1 ack a job: %8.0f jobs/s\n", r)
-	fmt.Printf("  through pkg/jobs and a worker:              %8.0f jobs/s; ratio %.2f (aim: at least 0.40)\n\n", o, o/r)
+	fmt.Printf("  raw bus, 4 stored messages and 1 ack a job: %8.0f jobs/s; CPU a job: %s\n", r, raw.cpu())
+	fmt.Printf("  through pkg/jobs and a worker:              %8.0f jobs/s; CPU a job: %s; ratio %.2f (aim: at least 0.40)\n\n", o, ours.cpu(), o/r)
 	return nil
+}
+
+// sides collects the rounds of one side: rates, and CPU time a job of this
+// process and of the server.
+type sides struct{ rate, own, server []float64 }
+
+func (s *sides) measure(p *process, run func() (float64, error)) error {
+	own, server := cpuOf(os.Getpid()), cpuOf(p.cmd.Process.Pid)
+	rate, err := run()
+	if err != nil {
+		return err
+	}
+	s.rate = append(s.rate, rate)
+	s.own = append(s.own, (cpuOf(os.Getpid())-own)/float64(*count))
+	s.server = append(s.server, (cpuOf(p.cmd.Process.Pid)-server)/float64(*count))
+	return nil
+}
+
+func (s *sides) cpu() string {
+	return fmt.Sprintf("%.0f us client, %.0f us server", median(s.own)*1e6, median(s.server)*1e6)
+}
+
+// cpuOf is the CPU time of a process in seconds, see proc(5).
+func cpuOf(pid int) float64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	if len(f) < 13 {
+		return 0
+	}
+	user, _ := strconv.ParseFloat(f[11], 64)
+	system, _ := strconv.ParseFloat(f[12], 64)
+	return (user + system) / 100 // ticks of 10 ms
 }
 
 func median(v []float64) float64 {

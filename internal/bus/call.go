@@ -20,8 +20,9 @@ func (c *Conn) bound(ctx context.Context, d time.Duration) (context.Context, con
 	return context.WithTimeout(ctx, d)
 }
 
-// ready waits until a server is connected.
-func (c *Conn) ready(ctx context.Context) error {
+// ready waits until a server is connected, ctx ends or late fires; late may
+// be nil.
+func (c *Conn) ready(ctx context.Context, late <-chan time.Time) error {
 	c.mu.Lock()
 	up := c.up
 	c.mu.Unlock()
@@ -35,21 +36,23 @@ func (c *Conn) ready(ctx context.Context) error {
 		return nil
 	case <-c.closed:
 		return ErrClosed
+	case <-late:
+		return c.translate(nats.ErrTimeout)
 	case <-ctx.Done():
 		return c.translate(ctx.Err())
 	}
 }
 
 // send runs fn when connected, again when the connection went away before
-// anything was sent.
-func (c *Conn) send(ctx context.Context, subject string, fn func() error) error {
+// anything was sent. late bounds the wait for a connection beside ctx.
+func (c *Conn) send(ctx context.Context, subject string, late <-chan time.Time, fn func() error) error {
 	if c.deniedN.Load() > 0 {
 		if _, ok := c.denied.Load(subject); ok {
 			return fmt.Errorf("%w: publish to %s", ErrDenied, subject)
 		}
 	}
 	for {
-		if err := c.ready(ctx); err != nil {
+		if err := c.ready(ctx, late); err != nil {
 			return err
 		}
 		err := fn()
@@ -72,16 +75,18 @@ func lostCause(ctx context.Context, err error) error {
 	return err
 }
 
-// call is one request with one reply.
+// call is one request with one reply. m gets the reply subject.
 func (c *Conn) call(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
-	ctx, cancel := c.bound(ctx, c.timeout)
-	defer cancel()
+	var late <-chan time.Time
+	if d, ok := c.patience(ctx); ok {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		late = timer.C
+	}
 	var reply *nats.Msg
-	err := c.send(ctx, m.Subject, func() (err error) {
-		ctx, done := c.whileUp(ctx)
-		defer done()
-		reply, err = c.nc.RequestMsgWithContext(ctx, m)
-		return lostCause(ctx, err)
+	err := c.send(ctx, m.Subject, late, func() (err error) {
+		reply, err = c.request(ctx, m, late)
+		return err
 	})
 	if err == nil {
 		return reply, nil
@@ -90,6 +95,39 @@ func (c *Conn) call(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 		return nil, fmt.Errorf("%w: publish to %s", ErrDenied, m.Subject)
 	}
 	return nil, c.translate(err)
+}
+
+// patience is how long a call may take beside what ctx says.
+func (c *Conn) patience(ctx context.Context) (time.Duration, bool) {
+	if c.server != nil && c.server.frozen.Load() {
+		return frozenTimeout, true
+	}
+	_, bounded := ctx.Deadline()
+	return c.timeout, !bounded
+}
+
+// request makes one try over the present connection.
+func (c *Conn) request(ctx context.Context, m *nats.Msg, late <-chan time.Time) (*nats.Msg, error) {
+	lost := c.lost()
+	token, subject, answer := c.replies.open()
+	defer c.replies.drop(token)
+	m.Reply = subject
+	if err := c.nc.PublishMsg(m); err != nil {
+		return nil, err
+	}
+	select {
+	case reply := <-answer:
+		if noResponders(reply) {
+			return nil, nats.ErrNoResponders
+		}
+		return reply, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-late:
+		return nil, nats.ErrTimeout
+	case <-lost:
+		return nil, errLost
+	}
 }
 
 func (c *Conn) setUp(up bool) {

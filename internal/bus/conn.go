@@ -85,6 +85,7 @@ func validPrefix(p string) bool {
 // meanwhile wait for it within their bound. Safe for concurrent use.
 type Conn struct {
 	nc      *nats.Conn
+	replies *replies
 	js      jetstream.JetStream // topology and watches; the rest is asked directly
 	names   names
 	profile Profile
@@ -141,7 +142,11 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		}
 	}
 	c.setUp(true)
-	js, err := jetstream.New(c.nc)
+	var js jetstream.JetStream
+	var err error
+	if c.replies, err = listenForReplies(c.nc); err == nil {
+		js, err = jetstream.New(c.nc)
+	}
 	if err != nil {
 		c.nc.Close()
 		return nil, fmt.Errorf("open JetStream: %w", err)
@@ -232,7 +237,7 @@ func (c *Conn) Core() Core { return (*core)(c) }
 func (c *Conn) Ping(ctx context.Context) error {
 	ctx, cancel := c.bound(ctx, c.timeout)
 	defer cancel()
-	if err := c.ready(ctx); err != nil {
+	if err := c.ready(ctx, nil); err != nil {
 		return fmt.Errorf("ping bus: %w", err)
 	}
 	if err := c.nc.FlushWithContext(ctx); err != nil {

@@ -15,7 +15,7 @@ func (k *core) Publish(ctx context.Context, subject string, header map[string][]
 	ctx, cancel := c.bound(ctx, c.timeout)
 	defer cancel()
 	m := &nats.Msg{Subject: c.names.subject(subject), Header: header, Data: data}
-	if err := c.send(ctx, m.Subject, func() error { return c.nc.PublishMsg(m) }); err != nil {
+	if err := c.send(ctx, m.Subject, nil, func() error { return c.nc.PublishMsg(m) }); err != nil {
 		return fmt.Errorf("publish to %s: %w", subject, c.translate(err))
 	}
 	return nil

@@ -154,7 +154,7 @@ func (k *kv) wrap(verb, key string, err error) error {
 func (k *kv) Watch(ctx context.Context, pattern string) (<-chan KVEntry, error) {
 	bound, cancel := k.conn.bound(ctx, k.conn.timeout)
 	defer cancel()
-	if err := k.conn.ready(bound); err != nil {
+	if err := k.conn.ready(bound, nil); err != nil {
 		return nil, fmt.Errorf("watch %s of %s: %w", pattern, k.bucket, err)
 	}
 	bucket, err := k.conn.js.KeyValue(bound, k.conn.names.bucket(k.bucket))
@@ -200,7 +200,7 @@ func (w *watch) run(ctx context.Context) {
 	for w.forward(ctx) {
 		_ = w.source.Stop() // it may have ended by itself
 		for attempt := 0; ; attempt++ {
-			if w.kv.conn.ready(ctx) != nil {
+			if w.kv.conn.ready(ctx, nil) != nil {
 				return
 			}
 			err := w.open(ctx)

@@ -64,7 +64,7 @@ func (j *jetStream) PublishBatch(ctx context.Context, ms []Outgoing) (uint64, er
 		out.Header.Set(headerBatchSequence, strconv.Itoa(i+1))
 		if i < len(ms)-1 {
 			// Refusals show at the commit, which fails as a whole.
-			if err := c.send(ctx, out.Subject, func() error { return c.nc.PublishMsg(out) }); err != nil {
+			if err := c.send(ctx, out.Subject, nil, func() error { return c.nc.PublishMsg(out) }); err != nil {
 				return 0, fmt.Errorf("publish batch to %s: %w", m.Subject, c.translate(err))
 			}
 			continue

@@ -78,7 +78,7 @@ func (p *puller) once(ctx context.Context, req pullRequest) (ds []Delivery, agai
 	// The server ends the request; the bound is for a server that is gone.
 	wait, cancel := context.WithTimeout(ctx, req.Expires+time.Second)
 	defer cancel()
-	if err := c.ready(wait); err != nil {
+	if err := c.ready(wait, nil); err != nil {
 		return nil, false, waitEnded(ctx, err)
 	}
 	wait, release := c.whileUp(wait)
@@ -96,7 +96,7 @@ func (p *puller) once(ctx context.Context, req pullRequest) (ds []Delivery, agai
 			p.abandon(sub)
 		}
 	}()
-	if err := c.send(wait, p.subject, func() error { return c.nc.PublishRequest(p.subject, inbox, body) }); err != nil {
+	if err := c.send(wait, p.subject, nil, func() error { return c.nc.PublishRequest(p.subject, inbox, body) }); err != nil {
 		return nil, false, waitEnded(ctx, c.translate(lostCause(wait, err)))
 	}
 	for len(ds) < req.Batch {
@@ -266,7 +266,7 @@ func (d *delivery) Working(ctx context.Context) error {
 func (d *delivery) tell(ctx context.Context, verb string, body []byte) error {
 	ctx, cancel := d.conn.bound(ctx, d.conn.timeout)
 	defer cancel()
-	err := d.conn.send(ctx, d.reply, func() error { return d.conn.nc.Publish(d.reply, body) })
+	err := d.conn.send(ctx, d.reply, nil, func() error { return d.conn.nc.Publish(d.reply, body) })
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", verb, d.msg.Subject, d.conn.translate(err))
 	}

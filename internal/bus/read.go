@@ -222,7 +222,7 @@ func (c *Conn) getBatch(ctx context.Context, stream string, req getRequest) (pag
 		return nil, 0, err
 	}
 	subject, inbox := apiPrefix+"DIRECT.GET."+stream, c.nc.NewInbox()
-	if err := c.ready(ctx); err != nil {
+	if err := c.ready(ctx, nil); err != nil {
 		return nil, 0, err
 	}
 	sub, err := c.nc.SubscribeSync(inbox)
@@ -232,7 +232,7 @@ func (c *Conn) getBatch(ctx context.Context, stream string, req getRequest) (pag
 	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
 	ctx, done := c.whileUp(ctx)
 	defer done()
-	if err := c.send(ctx, subject, func() error { return c.nc.PublishRequest(subject, inbox, body) }); err != nil {
+	if err := c.send(ctx, subject, nil, func() error { return c.nc.PublishRequest(subject, inbox, body) }); err != nil {
 		return nil, 0, c.translate(err)
 	}
 	for {

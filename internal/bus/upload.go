@@ -26,7 +26,7 @@ func (u *uploader) send(ctx context.Context, chunk []byte) error {
 	bound, cancel := u.conn.bound(ctx, u.conn.timeout)
 	defer cancel()
 	var f jetstream.PubAckFuture
-	err := u.conn.send(bound, u.subject, func() (err error) {
+	err := u.conn.send(bound, u.subject, nil, func() (err error) {
 		f, err = u.conn.js.PublishMsgAsync(&nats.Msg{Subject: u.subject, Data: chunk}, jetstream.WithRetryAttempts(0))
 		return err
 	})

@@ -22,6 +22,7 @@ const (
 	pullBatch = 256
 	pullWait  = 30 * time.Second
 	retryIn   = time.Second
+	linger    = 10 * time.Millisecond
 )
 
 // Mover publishes fired schedules into the queue of their pool.
@@ -99,6 +100,13 @@ func consume(ctx context.Context, js bus.JetStream, stream, consumer string, log
 			continue
 		}
 		handleAll(ctx, ds, consumer, log, handle)
+		if len(ds) > 0 && len(ds) < pullBatch/4 {
+			// Under load the next pull finds more in one go.
+			select {
+			case <-ctx.Done():
+			case <-time.After(linger):
+			}
+		}
 	}
 	return nil
 }

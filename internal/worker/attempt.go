@@ -421,7 +421,7 @@ func (a *attempt) finish(ctx context.Context, out packs.Outcome, o outcome) (job
 // resubmission is the job as it goes back into the queue.
 func (a *attempt) resubmission() jobs.Submission {
 	s := a.sub
-	s.Job = a.job
+	s.Job, s.Encoded = a.job, nil
 	return s
 }
 

@@ -16,6 +16,11 @@ const longPoll = 30 * time.Second
 // others are waiting at.
 const maxPull = 256
 
+// gather is how long a puller under load waits for more free slots, up to a
+// quarter of all: asking for each slot by itself would cost the bus more than
+// the jobs do. A worker of a few slots, or one with free slots, never waits.
+const gather = 2 * time.Millisecond
+
 // weights order the lanes of one round, so that low still moves while high
 // has a backlog.
 var weights = map[jobs.Priority]int{jobs.High: 8, jobs.Normal: 3, jobs.Low: 1}
@@ -30,7 +35,9 @@ type puller struct {
 	free     chan struct{} // one token a free slot
 	running  *sync.WaitGroup
 	polls    sync.WaitGroup
-	log      func(error, Lane)
+	// loaded: the last sweep filled every slot it held. Touched by run only.
+	loaded bool
+	log    func(error, Lane)
 }
 
 type arrival struct {
@@ -89,16 +96,7 @@ func (p *puller) run(ctx, runCtx context.Context) {
 // free slots, one of which the caller holds, and returns how many it started.
 // When none was there the caller still holds its slot.
 func (p *puller) sweep(ctx, runCtx, pollCtx context.Context) (started int) {
-	held := 1
-	for held < maxPull {
-		select {
-		case <-p.free:
-			held++
-			continue
-		default:
-		}
-		break
-	}
+	held := p.hold(ctx)
 	for _, i := range p.order() {
 		if p.polling[i] || started == held {
 			continue
@@ -115,6 +113,7 @@ func (p *puller) sweep(ctx, runCtx, pollCtx context.Context) (started int) {
 			p.poll(pollCtx, i, err)
 		}
 	}
+	p.loaded = started == held
 	give := held - started
 	if started == 0 {
 		give-- // the caller's
@@ -123,6 +122,36 @@ func (p *puller) sweep(ctx, runCtx, pollCtx context.Context) (started int) {
 		p.free <- struct{}{}
 	}
 	return started
+}
+
+// hold takes the slots that are free, beside the one the caller holds, and
+// returns how many the sweep has.
+func (p *puller) hold(ctx context.Context) int {
+	held := 1
+	var late <-chan time.Time
+	if want := min(cap(p.free)/4, maxPull); p.loaded && want > len(p.free)+1 {
+		late = time.After(gather)
+		for held < want {
+			select {
+			case <-p.free:
+				held++
+				continue
+			case <-late:
+			case <-ctx.Done():
+			}
+			break
+		}
+	}
+	for held < maxPull {
+		select {
+		case <-p.free:
+			held++
+			continue
+		default:
+		}
+		break
+	}
+	return held
 }
 
 // poll sends the one long request of an idle lane.

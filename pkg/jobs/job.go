@@ -149,6 +149,15 @@ type Submission struct {
 	// InputKey is the blob of an input above the claim-check limit.
 	InputKey    string `json:"input_key,omitempty"`
 	TraceParent string `json:"traceparent,omitempty"`
+	// Encoded is the message a store read this from, so that it can write the
+	// same again without encoding it anew. It is void once a field changes.
+	Encoded *Encoded `json:"-"`
+}
+
+// Encoded is a submission as a message.
+type Encoded struct {
+	Header map[string][]string
+	Data   []byte
 }
 
 // Request asks for a job. It is the body of POST /api/v1/jobs.

@@ -64,7 +64,7 @@ func (e *Engine) Execute(ctx context.Context, p Pack, in Invocation) (Outcome, e
 	defer cancel(nil)
 	run := &Run{
 		JobID: in.JobID, Attempt: in.Attempt, Fence: in.Fence, Caller: in.Caller,
-		info: info, worker: in.Worker, services: in.Services,
+		info: info, trusted: in.Validated, worker: in.Worker, services: in.Services,
 		cancel: cancel, done: make(chan struct{}),
 	}
 

@@ -31,6 +31,8 @@ type Run struct {
 	worker   string
 	services Services
 	cancel   context.CancelCauseFunc // of the handler's context
+	// trusted: the input passed Validate of this pack before.
+	trusted bool
 
 	done     chan struct{}  // closed when the run is over
 	watchers sync.WaitGroup // of the session; they end with done

@@ -104,21 +104,21 @@ func (s *Store) withManifest(ctx context.Context, m jobs.Move, terminal bus.Outg
 const inputTries = 3
 
 func (s *Store) storeInput(ctx context.Context, sub jobs.Submission) error {
-	ev, err := s.source.Submitted(sub, events.About{})
-	if err != nil {
-		return err
-	}
 	subject, err := events.EvtSubject(sub.Job.Key(), events.KindInput)
 	if err != nil {
 		return err
 	}
-	header, data, err := events.Encode(ev)
-	if err != nil {
-		return err
+	e := sub.Encoded
+	if e == nil {
+		out, err := s.submitted(sub)
+		if err != nil {
+			return err
+		}
+		e = &jobs.Encoded{Header: out.Header, Data: out.Data}
 	}
 	none := uint64(0)
 	for range inputTries {
-		_, err = s.js.Publish(ctx, bus.Outgoing{Subject: subject, Header: header, Data: data, Expect: &none})
+		_, err = s.js.Publish(ctx, bus.Outgoing{Subject: subject, Header: e.Header, Data: e.Data, Expect: &none})
 		if err == nil || errors.Is(err, bus.ErrWrongSequence) { // there already
 			return nil
 		}
@@ -151,5 +151,6 @@ func DecodeSubmission(m bus.Message) (jobs.Submission, error) {
 	if sub.Job.ID == "" || sub.Job.Pack == "" {
 		return sub, fmt.Errorf("decode submission %d of %s: no job in it", m.Sequence, m.Stream)
 	}
+	sub.Encoded = &jobs.Encoded{Header: m.Header, Data: m.Data}
 	return sub, nil
 }

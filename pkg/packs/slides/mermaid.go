@@ -139,8 +139,8 @@ func mermaidConfig(theme string) map[string]any {
 	config := map[string]any{
 		"startOnLoad": false, "securityLevel": "strict", "suppressErrorRendering": true,
 		"deterministicIds": true, "theme": "default",
-		"flowchart": map[string]any{"rankSpacing": 44, "nodeSpacing": 36},
-		"sequence":  map[string]any{"actorFontSize": 20, "messageFontSize": 20, "noteFontSize": 18},
+		"flowchart":  map[string]any{"rankSpacing": 44, "nodeSpacing": 36},
+		"sequence":   map[string]any{"actorFontSize": 20, "messageFontSize": 20, "noteFontSize": 18},
 		"fontFamily": `"Inter", "Helvetica Neue", "Liberation Sans", "DejaVu Sans", Arial, sans-serif`,
 	}
 	variables := map[string]any{"fontSize": "20px"}
