@@ -47,21 +47,43 @@ func TestDeadWorker(t *testing.T) {
 func TestBusAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.timing.SweepAfter = 3 * time.Second
 	w.scheduler(nil)
-	k, _ := w.keeper("w1")
+	var away atomic.Bool
+	var failed atomic.Int64
+	worker := &deafRegistry{Registry: w.registry, fail: func(sessions.Lease) bool {
+		failed.Add(1)
+		return away.Load()
+	}}
+	k, err := sessions.NewLeaser(sessions.LeaserConfig{Registry: worker, Queue: w.queue, Worker: "w1", Timing: w.timing, Log: w.log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.background(k.Run)
 	s := w.lease(k)
+	// The worker cannot renew and the scheduler cannot read. It could write,
+	// which shows that it does not try.
 	var reads atomic.Int64
+	away.Store(true)
 	w.memory.Fail(func(op string) error {
-		if op == "get" {
+		switch op {
+		case "get":
 			reads.Add(1)
+			return errors.New("bus is away")
+		case "watch":
+			return errors.New("bus is away")
 		}
-		return errors.New("bus is away")
+		return nil
 	})
 	w.memory.BreakWatches()
 	// Each refused read of the sweep is one that would have ended the lease.
 	w.until("the sweep wanted to end it more than once", func() bool { return reads.Load() >= 2 })
 	w.works(s)
+	// The scheduler is back first: the worker gets its time again.
 	w.memory.Fail(nil)
+	from := failed.Load()
+	w.until("more renewals failed", func() bool { return failed.Load() >= from+4 })
+	away.Store(false)
 	before := w.get(s.ID()).RenewedAt
 	w.until("it is renewed again", func() bool { return w.get(s.ID()).RenewedAt.After(before) })
 	w.works(s)
