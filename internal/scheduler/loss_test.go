@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/helmdeck/helmdeck/internal/scheduler"
 	"github.com/helmdeck/helmdeck/pkg/sessions"
