@@ -1,7 +1,7 @@
 // Package chromium drives the Chromium of a session over the DevTools
 // protocol, one page at a time: open an address or a document of the program's
 // own, evaluate, and take a picture or a PDF. It holds what every pack that
-// shows pages needs against hostile ones: dialogs are dismissed, downloads are
+// shows pages needs against hostile ones: message boxes are dismissed, downloads are
 // refused, a crash ends every wait, and no wait outlasts its context.
 //
 // It does not start Chromium, which the session does, and it opens no
@@ -69,7 +69,7 @@ type Page struct {
 	closed func()          // closes the tab, then the connection
 	alive  context.Context // ends when the page crashed
 	serve  Serve
-	// tasks are the answers to dialogs and paused requests.
+	// tasks are the answers to message boxes and paused requests.
 	tasks sync.WaitGroup
 }
 
@@ -134,7 +134,7 @@ func (p *Page) prepare(ctx context.Context, c Config) error {
 		return err
 	}
 	if _, err := cdp.Call(ctx, p.tab.Browser, browser.SetDownloadBehavior, browser.SetDownloadBehaviorParams{
-		Behavior: browser.SetDownloadBehaviorBehaviorDeny,
+		Behavior: browser.SetDownloadBehaviorBehaviorDeny, //nolint:misspell // the protocol spells it so
 	}); err != nil {
 		return fmt.Errorf("refuse downloads: %w", err)
 	}

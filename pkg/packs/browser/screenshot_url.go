@@ -49,7 +49,7 @@ func screenshotPack(limit time.Duration) packs.Pack {
 		Name:        "browser.screenshot_url",
 		Pool:        packs.PoolBrowser,
 		Summary:     "Opens a web page in Chromium and stores a picture of it",
-		Description: "The picture is a PNG 1280 pixels wide. The page has 30 seconds. Dialogs are dismissed and downloads refused.",
+		Description: "The picture is a PNG 1280 pixels wide. The page has 30 seconds. Message boxes are dismissed and downloads refused.",
 		Needs:       packs.Needs{Session: &sessions.Spec{Image: "browser", Profile: sessions.ProfileIO}, Egress: true, Artifacts: true},
 		Timeout:     2 * time.Minute,
 		Examples: []packs.Example{
