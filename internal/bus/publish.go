@@ -1,11 +1,13 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -116,6 +118,9 @@ func (c *Conn) store(ctx context.Context, m *nats.Msg) (pubAck, error) {
 	if err != nil {
 		return pubAck{}, err
 	}
+	if seq, ok := plainAck(reply.Data); ok {
+		return pubAck{Sequence: seq}, nil
+	}
 	var ack pubAck
 	if err := json.Unmarshal(reply.Data, &ack); err != nil {
 		return pubAck{}, fmt.Errorf("malformed acknowledgement: %w", err)
@@ -133,6 +138,18 @@ func (a *answer) failure() error {
 		return nil
 	}
 	return apiError(a.Error)
+}
+
+// plainAck reads the acknowledgement of an ordinary write,
+// {"stream":"S", "seq":N}, which is all but a few of them.
+func plainAck(b []byte) (seq uint64, ok bool) {
+	const key = `, "seq":` // as the server spells it
+	i := bytes.LastIndex(b, []byte(key))
+	if i < 0 || !bytes.HasPrefix(b, []byte(`{"stream":"`)) || bytes.Count(b, []byte(`":`)) != 2 || !bytes.HasSuffix(b, []byte("}")) {
+		return 0, false
+	}
+	seq, err := strconv.ParseUint(strings.TrimSpace(string(b[i+len(key):len(b)-1])), 10, 64)
+	return seq, err == nil
 }
 
 // ask makes a request of the JetStream API and decodes its answer into out.

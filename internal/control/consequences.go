@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,6 +49,9 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 	if !events.Terminal(typ) {
 		return nil
 	}
+	if typ != events.JobFailed && !bytes.Contains(m.Data, artifactsKey) {
+		return nil // the common case, worth not decoding
+	}
 	var job jobs.Job
 	if err := json.Unmarshal(m.Data, &job); err != nil {
 		c.Log.Error().Err(err).Uint64("sequence", m.Sequence).Msg("lifecycle event not understood, passed over")
@@ -63,6 +67,9 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 	}
 	return c.bury(ctx, job, m)
 }
+
+// artifactsKey is in every record that has artifacts.
+var artifactsKey = []byte(`"artifacts":[`)
 
 // owned gives refs that came from JSON their owner back.
 func owned(job jobs.Job) []artifacts.Ref {
