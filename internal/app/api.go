@@ -35,7 +35,10 @@ type apiRole struct {
 	token string
 	// health checks what only this process knows, for instance the embedded
 	// server; may be empty.
-	health   map[string]api.Health
+	health map[string]api.Health
+	// lacking says what a pack needs that this installation lacks, "" for
+	// nothing; nil: not known here.
+	lacking  func(packs.Info) string
 	registry *prometheus.Registry
 }
 
@@ -80,7 +83,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	a, err := api.New(api.Config{
 		Jobs: client, Packs: catalog, Artifacts: arts, Events: follower{hub},
 		Pools: pools{js: js, shards: shards, workers: workers}, Auth: auth.Admin(r.token),
-		Health: health, Unavailable: unserved(workers), Version: Version, PublicURL: r.PublicURL, Log: r.Log, Registry: r.registry,
+		Health: health, Unavailable: either(unserved(workers), r.lacking), Version: Version, PublicURL: r.PublicURL, Log: r.Log, Registry: r.registry,
 	})
 	if err != nil {
 		return nil, err
@@ -290,6 +293,21 @@ func (p pools) Pools(ctx context.Context) ([]api.PoolStatus, error) {
 		}
 	}
 	return out, nil
+}
+
+// either asks one after the other until there is an answer.
+func either(questions ...func(packs.Info) string) func(packs.Info) string {
+	return func(info packs.Info) string {
+		for _, q := range questions {
+			if q == nil {
+				continue
+			}
+			if answer := q(info); answer != "" {
+				return answer
+			}
+		}
+		return ""
+	}
 }
 
 // unserved says of a pack that no worker serves its pool now.

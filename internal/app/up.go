@@ -15,6 +15,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/auth"
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/telemetry"
+	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
 // Up is what helmdeck up is told.
@@ -29,6 +30,9 @@ type Up struct {
 	Slots map[string]int
 	// SidecarSlots bounds the sidecars at once; 0: the default.
 	SidecarSlots int
+	// Lacking says what a pack needs that this machine lacks, and how to get
+	// it; "" for nothing. Nil: not known.
+	Lacking func(packs.Info) string
 	// Ready is called once the roles run; may be nil.
 	Ready func(Running)
 }
@@ -135,7 +139,7 @@ func (u Up) api(ctx context.Context, server *bus.Server, keys Keys, tel *telemet
 		return nil, err
 	}
 	return (&apiRole{
-		Settings: u.Settings, keys: keys, conn: conn, token: token, registry: tel.Registry,
+		Settings: u.Settings, keys: keys, conn: conn, token: token, registry: tel.Registry, lacking: u.Lacking,
 		health: map[string]api.Health{"store": api.HealthFunc(server.Healthy)},
 	}).build(ctx, ln, done)
 }

@@ -25,6 +25,8 @@ import (
 	"github.com/helmdeck/helmdeck/internal/agent"
 	busserver "github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/cli"
+	"github.com/helmdeck/helmdeck/internal/cli/engines"
+	"github.com/helmdeck/helmdeck/pkg/sessions/process"
 )
 
 func TestMain(m *testing.M) {
@@ -59,12 +61,21 @@ func TestScripts(t *testing.T) {
 			e.Setenv("HELMDECK_DATA", shared.dir)
 			e.Setenv("SHARED_PORT", u.Port())
 			e.Setenv("HELMDECK_TEST_PACKS", "1")
+			e.Setenv("HELMDECK_ENGINES_DIR", process.Look().Engines)
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "config"))
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
-			if name == "root" {
+			switch name {
+			case "root":
 				return os.Getuid() == 0, nil
+			case "engines":
+				for _, e := range engines.Find(t.Context(), false).Missing() {
+					if e.Name != "agent" { // this binary is no helmdeck, the one in PATH is
+						return false, nil
+					}
+				}
+				return true, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},

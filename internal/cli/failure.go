@@ -146,7 +146,7 @@ func ofAnswer(e *client.Error, err error) *failure {
 			f.Hints = append(f.Hints, "the server's log has more: request "+e.RequestID)
 		}
 	}
-	if e.JobID != "" && e.Code != packs.Cancelled {
+	if e.JobID != "" && (f.exit == exitJobFailed || f.exit == exitRetry || f.exit == exitInternal) && e.Code != packs.Cancelled {
 		f.Hints = append(f.Hints, "its log: helmdeck job logs "+e.JobID, "run it again: helmdeck job retry "+e.JobID)
 	}
 	return f

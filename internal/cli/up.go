@@ -20,6 +20,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/cli/engines"
 	"github.com/helmdeck/helmdeck/internal/egress"
 	"github.com/helmdeck/helmdeck/pkg/client"
+	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
 // up is helmdeck up.
@@ -27,7 +28,7 @@ type up struct {
 	Data       string   `env:"HELMDECK_DATA" default:"helmdeck-data" placeholder:"DIR" type:"path" help:"Data directory: jobs, events, artifacts, keys and the token."`
 	Listen     string   `env:"HELMDECK_ADDR" default:"127.0.0.1:3000" placeholder:"HOST:PORT" help:"Address of the API."`
 	NATSListen string   `name:"nats-listen" env:"HELMDECK_NATS_LISTEN" default:"127.0.0.1:0" placeholder:"HOST:PORT" help:"Address of the embedded NATS server, for other processes."`
-	Roles      []string `env:"HELMDECK_ROLES" default:"api,worker,scheduler" placeholder:"a,b" help:"Roles to run here: api, worker, scheduler; an empty list runs the bus alone."`
+	Roles      []string `env:"HELMDECK_ROLES" default:"api,worker,scheduler" placeholder:"a,b" help:"Roles to run here: api, worker, scheduler; none runs the bus alone."`
 	Pools      []string `env:"HELMDECK_POOLS" placeholder:"a,b" help:"Pools the worker serves; all by default."`
 	Slots      int      `env:"HELMDECK_SLOTS" default:"4" help:"Jobs of each pool at once."`
 	Sidecars   int      `env:"HELMDECK_SIDECARS" default:"0" help:"Sidecars at once; 0: twice the number of processors."`
@@ -74,15 +75,16 @@ func (u *up) Run(ctx context.Context, con *console.Console) error {
 		return misused("%w", err)
 	}
 	started := time.Now()
+	found := engines.Find(ctx, false)
 	failed := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	err = app.Up{
 		Settings: settings, Data: u.Data, Listen: u.Listen, NATSListen: u.NATSListen,
-		Roles: u.Roles, Slots: slots, SidecarSlots: u.Sidecars,
+		Roles: u.Roles, Slots: slots, SidecarSlots: u.Sidecars, Lacking: u.lacking(found),
 		Ready: func(r app.Running) {
 			go func() {
-				if err := u.announce(ctx, con, r, started); err != nil && ctx.Err() == nil {
+				if err := u.announce(ctx, con, r, found, started); err != nil && ctx.Err() == nil {
 					failed <- err
 					cancel()
 				}
@@ -105,8 +107,8 @@ func (u *up) check() (map[string]int, error) {
 	slots, err := app.SlotsOf(u.Pools, u.Slots)
 	faults := []error{err, hostPort("--listen", u.Listen), hostPort("--nats-listen", u.NATSListen)}
 	for _, r := range u.Roles {
-		if !slices.Contains([]string{"api", "worker", "scheduler"}, r) {
-			faults = append(faults, fmt.Errorf("--roles: unknown role %q; the roles are api, worker, scheduler", r))
+		if !slices.Contains([]string{"api", "worker", "scheduler", "none"}, r) {
+			faults = append(faults, fmt.Errorf("--roles: unknown role %q; the roles are api, worker, scheduler, and none for the bus alone", r))
 		}
 	}
 	if _, err := egress.ParseAllowlist(u.Allowlist); err != nil {
@@ -120,7 +122,7 @@ func (u *up) check() (map[string]int, error) {
 
 // announce waits until the API answers that all is ready and says what runs,
 // and what is missing.
-func (u *up) announce(ctx context.Context, con *console.Console, r app.Running, started time.Time) error {
+func (u *up) announce(ctx context.Context, con *console.Console, r app.Running, found engines.Report, started time.Time) error {
 	address := reachable(r.URL)
 	if address != "" {
 		if err := awaitReady(ctx, address); err != nil {
@@ -139,7 +141,7 @@ func (u *up) announce(ctx context.Context, con *console.Console, r app.Running, 
 	}
 	fmt.Fprintf(&b, "  NATS   %s   (logins: %s)\n  data   %s", r.NATSURL, filepath.Join(r.DataDir, "nats-ROLE.json"), r.DataDir)
 	if slices.Contains(u.Roles, "scheduler") {
-		for _, e := range engines.Find(ctx, false).Missing() {
+		for _, e := range found.Missing() {
 			fmt.Fprintf(&b, "\n  %s %s, so no %s; install: %s", con.Yellow("missing:"), e.Name, e.Enables, e.Install)
 		}
 	}
@@ -148,6 +150,15 @@ func (u *up) announce(ctx context.Context, con *console.Console, r app.Running, 
 	}
 	con.Say("%s", b.String())
 	return nil
+}
+
+// lacking tells callers which packs cannot run here. Another scheduler may be
+// better equipped when this process runs none.
+func (u *up) lacking(found engines.Report) func(packs.Info) string {
+	if !slices.Contains(u.Roles, "scheduler") {
+		return nil
+	}
+	return func(info packs.Info) string { return found.Reason(info.Name) }
 }
 
 // hint is the flag with which clients find this data directory; none when they

@@ -1,3 +1,5 @@
+// Package reference writes down what packs take and give, for people: the
+// fields of a schema, and the page docs/packs.md.
 package reference
 
 import (
@@ -38,28 +40,39 @@ type schemaProperty struct {
 	MinItems    json.Number     `json:"minItems"`
 	MaxItems    json.Number     `json:"maxItems"`
 	Items       *schemaProperty `json:"items"`
+
+	Properties *ordered.OrderedMap[string, *schemaProperty] `json:"properties"`
+	Required   []string                                     `json:"required"`
 }
 
-// Fields lists the keys of a schema that packs.Info holds, in its order.
+// Fields lists the keys of a schema that packs.Info holds, in its order. Keys
+// of an object within are named "outer.inner", of a list of objects
+// "outer[].inner".
 func Fields(schema json.RawMessage) ([]Field, error) {
-	var s struct {
-		Properties *ordered.OrderedMap[string, schemaProperty] `json:"properties"`
-		Required   []string                                    `json:"required"`
-	}
+	var s schemaProperty
 	if err := json.Unmarshal(schema, &s); err != nil {
 		return nil, fmt.Errorf("read schema: %w", err)
 	}
+	return s.fields(""), nil
+}
+
+func (p *schemaProperty) fields(prefix string) []Field {
 	var out []Field
-	if s.Properties == nil {
-		return out, nil
+	if p.Properties == nil {
+		return out
 	}
-	for p := s.Properties.Oldest(); p != nil; p = p.Next() {
+	for e := p.Properties.Oldest(); e != nil; e = e.Next() {
+		f, name := e.Value, prefix+e.Key
 		out = append(out, Field{
-			Name: p.Key, Type: p.Value.kind(), Required: slices.Contains(s.Required, p.Key),
-			Default: string(bytes.TrimSpace(p.Value.Default)), Description: p.Value.Description, Limits: p.Value.limits(),
+			Name: name, Type: f.kind(), Required: slices.Contains(p.Required, e.Key),
+			Default: string(bytes.TrimSpace(f.Default)), Description: f.Description, Limits: f.limits(),
 		})
+		out = append(out, f.fields(name+".")...)
+		if f.Items != nil {
+			out = append(out, f.Items.fields(name+"[].")...)
+		}
 	}
-	return out, nil
+	return out
 }
 
 func (p *schemaProperty) kind() string {

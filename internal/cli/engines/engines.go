@@ -80,14 +80,24 @@ func (r Report) Lacking(pack string) []string {
 	return out
 }
 
+// Reason is why pack cannot run here and how to change that; empty when it can.
+func (r Report) Reason(pack string) string {
+	lacking := r.Lacking(pack)
+	if len(lacking) == 0 {
+		return ""
+	}
+	return strings.Join(lacking, ", ") + " not found on this machine; install with " + Setup + ", then start helmdeck again"
+}
+
 const (
 	screenshots = "browser.screenshot_url"
 	slides      = "slides.render"
 )
 
-// Find looks for everything. With versions it also asks each program for its
-// version, which takes a moment. ctx bounds it.
-func Find(ctx context.Context, versions bool) Report {
+// Find looks for everything. A full look also asks each program for its
+// version and tries what the system lets sidecars do, which takes a moment;
+// Version and Sandbox are empty otherwise. ctx bounds it.
+func Find(ctx context.Context, full bool) Report {
 	look := process.Look()
 	if real, err := os.Readlink(look.Agent); err == nil {
 		look.Agent = real // of /proc/self/exe
@@ -109,8 +119,8 @@ func Find(ctx context.Context, versions bool) Report {
 		{Name: "pdftotext", Path: program(nil, "pdftotext"), Enables: "reading PDF files", Install: "apt-get install poppler-utils"},
 		{Name: "bwrap", Path: program(nil, "bwrap"), Enables: "sidecars without a network of their own", Install: "apt-get install bubblewrap"},
 	}}
-	r.Sandbox = sandbox(ctx, look)
-	if versions {
+	if full {
+		r.Sandbox = sandbox(ctx, look)
 		for i := range r.Engines {
 			r.Engines[i].Version = version(ctx, r.Engines[i])
 		}
