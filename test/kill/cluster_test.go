@@ -209,7 +209,11 @@ func (c *cluster) launch(p *proc, program string, env []string) {
 		_ = p.cmd.Wait() // its exit is what the supervisor looks at
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if p.wanted {
+		switch {
+		case !p.wanted:
+		case p.cmd.ProcessState.ExitCode() > 0:
+			c.t.Errorf("%s ended by itself: %s\n%s", p.name, p.cmd.ProcessState, tail(p.log.String(), 3000))
+		default: // killed, or stopped by the test
 			c.dead = append(c.dead, p.name)
 			c.launch(p, program, nil)
 		}
