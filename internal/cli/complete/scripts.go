@@ -31,6 +31,10 @@ _helmdeck() {
 	fi
 }
 compdef _helmdeck helmdeck
+# A file in fpath is run as the function itself the first time.
+if [ "$funcstack[1]" = "_helmdeck" ]; then
+	_helmdeck
+fi
 `,
 	"fish": `# Completion of helmdeck for fish: helmdeck completion fish | source
 function __helmdeck_complete
