@@ -288,6 +288,13 @@ func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 // until polls a condition.
 func (c *cluster) until(what string, ok func() bool) {
 	c.t.Helper()
+	if !c.soon(ok) {
+		c.t.Fatalf("%s: not within %s", what, patience)
+	}
+}
+
+// soon polls a condition for as long as the package is patient.
+func (c *cluster) soon(ok func() bool) bool {
 	end := time.NewTimer(patience)
 	defer end.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -295,10 +302,11 @@ func (c *cluster) until(what string, ok func() bool) {
 	for !ok() {
 		select {
 		case <-end.C:
-			c.t.Fatalf("%s: not within %s", what, patience)
+			return false
 		case <-tick.C:
 		}
 	}
+	return true
 }
 
 // store opens the bus as its administrator.

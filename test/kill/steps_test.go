@@ -116,6 +116,7 @@ func (c *cluster) workload(worker func()) {
 
 // TestKillAtEveryStep ends the process that is at a step, at each step once.
 func TestKillAtEveryStep(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	rounds := 1
 	if os.Getenv("HELMDECK_SOAK") != "" {
