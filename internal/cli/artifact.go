@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -181,7 +180,7 @@ func (artifactPut) Help() string {
 
 // Run uploads.
 func (a *artifactPut) Run(ctx context.Context, con *console.Console) error {
-	var from io.Reader = con.In
+	from := con.In
 	name := a.Name
 	switch {
 	case a.File != "-":

@@ -204,7 +204,7 @@ func awaitReady(ctx context.Context, address string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not ready after %s: %v %v", readyWithin, r.Checks, err)
+			return errors.Join(fmt.Errorf("not ready after %s: %v", readyWithin, r.Checks), err)
 		case <-tick.C:
 		}
 	}

@@ -143,9 +143,12 @@ func showResult(con *console.Console, r client.Result) error {
 // pairsOf lists keys and values of an output in its own order: text as it is,
 // the rest as JSON.
 func pairsOf(output json.RawMessage) ([]string, error) {
-	d := json.NewDecoder(strings.NewReader(string(output)))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+	if !strings.HasPrefix(strings.TrimSpace(string(output)), "{") {
 		return []string{"output", string(output)}, nil
+	}
+	d := json.NewDecoder(strings.NewReader(string(output)))
+	if _, err := d.Token(); err != nil { // the brace
+		return nil, err
 	}
 	var pairs []string
 	for d.More() {
