@@ -76,7 +76,7 @@ func (a *API) inputFaults(req jobs.Request) []packs.Detail {
 	if err != nil {
 		return []packs.Detail{{Pointer: "/pack", Message: wire.AsError(err).Message}}
 	}
-	_, err = pack.Validate(req.Input)
+	_, _, err = pack.Validate(req.Input)
 	var pe *packs.Error
 	if !errors.As(err, &pe) {
 		return nil

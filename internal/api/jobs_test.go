@@ -24,7 +24,7 @@ func TestRunPackAnswersWithTheEnvelope(t *testing.T) {
 	}
 	got.JobID, got.DurationMS = "", 0
 	want := client.Result{
-		Pack: "test.echo", Version: "v2", Output: json.RawMessage(`{"text":"hi","cout":3}`),
+		Pack: "test.echo", Version: "v2", Output: json.RawMessage(`{"text":"hi"}`),
 		Warnings: []string{"unknown key /cout ignored; did you mean count?"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

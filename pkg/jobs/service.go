@@ -94,13 +94,9 @@ func (s *Service) prepare(c identity.Caller, r Request) (Submission, error) {
 			"the input of %s may be at most %d bytes, this one has %d; store large content with artifact.put or upload it and pass its key",
 			info.Name, info.MaxInputBytes, len(r.Input))
 	}
-	warnings, err := pack.Validate(r.Input)
+	input, warnings, err := pack.Validate(r.Input)
 	if faults := r.faults(); len(faults) > 0 || err != nil {
 		return Submission{}, mergeFaults(err, faults)
-	}
-	input := r.Input
-	if len(input) == 0 {
-		input = json.RawMessage("{}")
 	}
 	c.Scopes = nil // rights are checked at the door, not carried in records
 	job := Job{

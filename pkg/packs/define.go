@@ -116,7 +116,7 @@ func define[In, Out any](s Spec[In, Out]) (Pack, error) {
 		Hidden: s.Hidden,
 	}
 	for _, e := range s.Examples {
-		warnings, err := p.Validate(e.Input)
+		_, warnings, err := p.Validate(e.Input)
 		if err != nil {
 			return nil, fmt.Errorf("example %q: %w", e.Title, err)
 		}
@@ -211,14 +211,23 @@ func allCodes(n Needs, e Effect, extra []Code) []Code {
 func (p *pack[In, Out]) Info() Info { return p.info }
 
 // Validate implements Pack.
-func (p *pack[In, Out]) Validate(input json.RawMessage) ([]string, error) {
-	_, warnings, err := p.decode(input, false)
-	return warnings, err
+func (p *pack[In, Out]) Validate(input json.RawMessage) (json.RawMessage, []string, error) {
+	clean, warnings, err := p.clean(input)
+	if err == nil {
+		_, err = p.decode(clean)
+	}
+	return clean, warnings, err
 }
 
 // Handle implements Pack.
 func (p *pack[In, Out]) Handle(ctx context.Context, run *Run, input json.RawMessage) (json.RawMessage, error) {
-	in, _, err := p.decode(input, run != nil && run.trusted)
+	if run == nil || !run.trusted {
+		var err error
+		if input, _, err = p.clean(input); err != nil {
+			return nil, err
+		}
+	}
+	in, err := p.decode(input)
 	if err != nil {
 		return nil, err
 	}
@@ -250,34 +259,35 @@ func (p *pack[In, Out]) CheckOutput(output json.RawMessage) error {
 	return nil
 }
 
-// decode checks input, unless it is trusted to have been checked before, and
-// decodes it over the defaults.
-func (p *pack[In, Out]) decode(input json.RawMessage, trusted bool) (in In, warnings []string, err error) {
+// clean checks input and returns it without nulls and unknown keys.
+func (p *pack[In, Out]) clean(input json.RawMessage) (clean json.RawMessage, warnings []string, err error) {
 	if int64(len(input)) > p.info.MaxInputBytes {
-		return in, nil, Errorf(PayloadTooLarge, "the input of %s has %d bytes, at most %d are allowed; upload large content as an artifact",
+		return nil, nil, Errorf(PayloadTooLarge, "the input of %s has %d bytes, at most %d are allowed; upload large content as an artifact",
 			p.info.Name, len(input), p.info.MaxInputBytes)
 	}
 	value, err := parseObject(input)
 	if err != nil {
-		return in, nil, err
+		return nil, nil, err
 	}
-	clean, warnings, faults := p.input.normalise(value)
-	if !trusted {
-		faults = merge(faults, p.input.faults(clean))
+	known, warnings, faults := p.input.normalise(value)
+	if faults = merge(faults, p.input.faults(known)); len(faults) > 0 {
+		return nil, warnings, invalid(p.info.Name, faults)
 	}
-	if len(faults) > 0 {
-		return in, warnings, invalid(p.info.Name, faults)
-	}
-	text, err := json.Marshal(clean)
+	clean, err = json.Marshal(known)
 	if err != nil {
-		return in, warnings, fmt.Errorf("encode input of %s: %w", p.info.Name, err)
+		return nil, warnings, fmt.Errorf("encode input of %s: %w", p.info.Name, err)
 	}
+	return clean, warnings, nil
+}
+
+// decode decodes clean input over the defaults.
+func (p *pack[In, Out]) decode(clean json.RawMessage) (in In, err error) {
 	// Decoding the defaults afresh keeps one run from changing another's.
 	if err := json.Unmarshal(p.defaults, &in); err != nil {
-		return in, warnings, fmt.Errorf("decode defaults of %s: %w", p.info.Name, err)
+		return in, fmt.Errorf("decode defaults of %s: %w", p.info.Name, err)
 	}
-	if err := json.Unmarshal(text, &in); err != nil {
-		return in, warnings, invalid(p.info.Name, []Detail{decodeFault(err)})
+	if err := json.Unmarshal(clean, &in); err != nil {
+		return in, invalid(p.info.Name, []Detail{decodeFault(err)})
 	}
-	return in, warnings, nil
+	return in, nil
 }

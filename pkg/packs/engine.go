@@ -50,9 +50,11 @@ type result struct {
 func (e *Engine) Execute(ctx context.Context, p Pack, in Invocation) (Outcome, error) {
 	info := p.Info()
 	if !in.Validated {
-		if _, err := p.Validate(in.Input); err != nil {
+		clean, _, err := p.Validate(in.Input)
+		if err != nil {
 			return Outcome{}, typed(err)
 		}
+		in.Input, in.Validated = clean, true
 	}
 	limit := in.Timeout
 	if limit <= 0 {

@@ -56,10 +56,10 @@ type Pack interface {
 	// Info is the contract every surface shows.
 	Info() Info
 	// Validate checks input against the input schema, all faults at once as
-	// Details of an invalid_input Error, and returns a warning for every
-	// unknown key. Empty input counts as {}. An explicit null on an optional
-	// key means absent.
-	Validate(input json.RawMessage) (warnings []string, err error)
+	// Details of an invalid_input Error. clean is the input as it will run:
+	// without unknown keys, each of which is named in a warning, and without
+	// nulls, which on an optional key mean absent. Empty input counts as {}.
+	Validate(input json.RawMessage) (clean json.RawMessage, warnings []string, err error)
 	// Handle decodes validated input over the defaults and runs the handler.
 	Handle(ctx context.Context, run *Run, input json.RawMessage) (json.RawMessage, error)
 	// CheckOutput checks output against the output schema.
@@ -155,7 +155,7 @@ type Invocation struct {
 	Caller  identity.Caller
 	Input   json.RawMessage
 	Timeout time.Duration // 0: the pack's own
-	// Validated says that the input passed Validate of the same pack already.
+	// Validated says that the input is what Validate of the same pack returned.
 	Validated bool
 	Services  Services
 }

@@ -31,7 +31,7 @@ type Run struct {
 	worker   string
 	services Services
 	cancel   context.CancelCauseFunc // of the handler's context
-	// trusted: the input passed Validate of this pack before.
+	// trusted: the input is what Validate of this pack returned.
 	trusted bool
 
 	done     chan struct{}  // closed when the run is over

@@ -65,7 +65,7 @@ func TestValidate(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			warnings, err := p.Validate(json.RawMessage(tt.input))
+			_, warnings, err := p.Validate(json.RawMessage(tt.input))
 			if diff := cmp.Diff(tt.warnings, warnings); diff != "" {
 				t.Errorf("warnings (-want +got):\n%s", diff)
 			}
@@ -93,12 +93,12 @@ func TestValidateLimits(t *testing.T) {
 	t.Parallel()
 	spec := shotSpec()
 	spec.MaxInputBytes = 100
-	_, err := packs.Define(spec).Validate(json.RawMessage(`{"url":"` + strings.Repeat("a", 100) + `"}`))
+	_, _, err := packs.Define(spec).Validate(json.RawMessage(`{"url":"` + strings.Repeat("a", 100) + `"}`))
 	if got, ok := errors.AsType[*packs.Error](err); !ok || got.Code != packs.PayloadTooLarge {
 		t.Errorf("got %v, want payload_too_large", err)
 	}
 	items := strings.Repeat("1,", 1000)
-	_, err = packs.Define(shotSpec()).Validate(json.RawMessage(`{"tags":[` + items + `1]}`))
+	_, _, err = packs.Define(shotSpec()).Validate(json.RawMessage(`{"tags":[` + items + `1]}`))
 	got, ok := errors.AsType[*packs.Error](err)
 	if !ok || len(got.Details) != 101 {
 		t.Fatalf("got %v, want 100 details and a count", err)
@@ -121,7 +121,7 @@ func TestDeepKeysCostNothing(t *testing.T) {
 	p := packs.Define(shotSpec())
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if _, err := p.Validate(json.RawMessage(input)); err != nil {
+	if _, _, err := p.Validate(json.RawMessage(input)); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
@@ -136,7 +136,7 @@ func FuzzValidate(f *testing.F) {
 	}
 	p := packs.Define(shotSpec())
 	f.Fuzz(func(t *testing.T, input []byte) {
-		_, err := p.Validate(input)
+		_, _, err := p.Validate(input)
 		out, handled := p.Handle(t.Context(), &packs.Run{}, input)
 		if (err == nil) != (handled == nil) {
 			t.Fatalf("Validate says %v, Handle says %v", err, handled)

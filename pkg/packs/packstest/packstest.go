@@ -169,7 +169,7 @@ func Run(t testing.TB, p packs.Pack, input any, options ...Option) Result {
 	s.invocation.Services.Log = rec.log
 	s.invocation.Services.Begin = rec.begin
 
-	warnings, _ := p.Validate(s.invocation.Input) // Execute returns the error
+	_, warnings, _ := p.Validate(s.invocation.Input) // Execute returns the error
 	out, err := s.engine.Execute(s.ctx, p, s.invocation)
 	res := rec.result()
 	res.Output, res.SessionID, res.Warnings = out.Output, out.SessionID, warnings
