@@ -71,14 +71,10 @@ func (st *stage) drawDiagrams(ctx context.Context, s sessions.Session, d *deck, 
 
 // sketch returns the drawings by source.
 func (st *stage) sketch(ctx context.Context, s sessions.Session, d *deck) (map[string]drawing, error) {
-	script, err := mermaidScript(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	st.put(mermaidPath, chromium.Resource{ContentType: "text/javascript; charset=utf-8", Body: script})
-	st.put(sketchPath, chromium.Resource{ContentType: "text/html; charset=utf-8", Policy: sketchPolicy, Body: []byte(sketchPage)})
-	if _, err := st.Navigate(ctx, chromium.Origin+sketchPath); err != nil {
-		return nil, err
+	if !st.sketching {
+		if err := st.loadMermaid(ctx, s); err != nil {
+			return nil, err
+		}
 	}
 	sources := distinct(d.report.Diagrams)
 	list, err := json.Marshal(sources)
@@ -101,6 +97,26 @@ func (st *stage) sketch(ctx context.Context, s sessions.Session, d *deck) (map[s
 		out[source] = drawn[i]
 	}
 	return out, nil
+}
+
+// prepareSketch loads Mermaid ahead of time. When that fails, drawDiagrams
+// tries again and says why.
+func (st *stage) prepareSketch(ctx context.Context, s sessions.Session, limit time.Duration) {
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	st.sketching = st.loadMermaid(bounded, s) == nil
+}
+
+// loadMermaid opens the page on which diagrams are drawn.
+func (st *stage) loadMermaid(ctx context.Context, s sessions.Session) error {
+	script, err := mermaidScript(ctx, s)
+	if err != nil {
+		return err
+	}
+	st.put(mermaidPath, chromium.Resource{ContentType: "text/javascript; charset=utf-8", Body: script})
+	st.put(sketchPath, chromium.Resource{ContentType: "text/html; charset=utf-8", Policy: sketchPolicy, Body: []byte(sketchPage)})
+	_, err = st.Navigate(ctx, chromium.Origin+sketchPath)
+	return err
 }
 
 // mermaidScript reads Mermaid from the engines of the sidecar, which lie
@@ -141,7 +157,7 @@ func mermaidConfig(theme string) map[string]any {
 		"deterministicIds": true, "theme": "default",
 		"flowchart":  map[string]any{"rankSpacing": 44, "nodeSpacing": 36},
 		"sequence":   map[string]any{"actorFontSize": 20, "messageFontSize": 20, "noteFontSize": 18},
-		"fontFamily": `"Inter", "Helvetica Neue", "Liberation Sans", "DejaVu Sans", Arial, sans-serif`,
+		"fontFamily": `"Inter", "Helvetica Neue", "Liberation Sans", "Noto Color Emoji", "DejaVu Sans", Arial, sans-serif`,
 	}
 	variables := map[string]any{"fontSize": "20px"}
 	switch theme {

@@ -156,11 +156,13 @@ func check(in renderInput) error {
 	return nil
 }
 
-// prepare makes the HTML of the deck with its diagrams. A page is opened when
-// the document or a diagram needs one, while Marp works; the caller closes it,
+// prepare makes the HTML of the deck with its diagrams. The page that the
+// document or a diagram needs is opened while Marp works; the caller closes it,
 // after an error too.
 func prepare(ctx context.Context, run *packs.Run, s sessions.Session, in renderInput, l limits) (*deck, *stage, error) {
 	run.Progress(10, "laying out the slides")
+	// A guess that saves time: whether there are diagrams is Marp's to say.
+	diagrams := in.Mermaid && strings.Contains(strings.ToLower(in.Markdown), "mermaid")
 	var d *deck
 	var page *stage
 	both, inner := errgroup.WithContext(ctx)
@@ -168,9 +170,11 @@ func prepare(ctx context.Context, run *packs.Run, s sessions.Session, in renderI
 		d, err = layOut(inner, s, in, l.marp)
 		return err
 	})
-	if in.Format != "html" {
+	if in.Format != "html" || diagrams {
 		both.Go(func() (err error) {
-			page, err = openStage(inner, ctx, s)
+			if page, err = openStage(inner, ctx, s); err == nil && diagrams {
+				page.prepareSketch(inner, s, l.draw)
+			}
 			return err
 		})
 	}

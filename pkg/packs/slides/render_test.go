@@ -207,13 +207,13 @@ func TestThemesAreLegible(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		colors := map[string]contrast.Color{}
+		palette := map[string]contrast.Color{}
 		for _, m := range regexp.MustCompile(`--([a-z0-9-]+): ([^;]+);`).FindAllStringSubmatch(string(css), -1) {
 			c, ok := contrast.ParseColor(m[2])
 			if !ok {
 				t.Fatalf("%s: --%s is no colour: %s", theme, m[1], m[2])
 			}
-			colors[m[1]] = c
+			palette[m[1]] = c
 		}
 		for _, pair := range [][2]string{
 			{"text", "paper"}, {"heading", "paper"}, {"muted", "paper"}, {"accent-text", "paper"},
@@ -221,8 +221,8 @@ func TestThemesAreLegible(t *testing.T) {
 			{"code-text", "code-paper"}, {"code-dim", "code-paper"}, {"code-keyword", "code-paper"},
 			{"code-string", "code-paper"}, {"code-value", "code-paper"}, {"code-name", "code-paper"},
 		} {
-			front, okF := colors[pair[0]]
-			back, okB := colors[pair[1]]
+			front, okF := palette[pair[0]]
+			back, okB := palette[pair[1]]
 			if ratio := contrast.Ratio(front, back); !okF || !okB || ratio < contrast.MinRatio {
 				t.Errorf("%s: %s on %s has a contrast of %.2f", theme, pair[0], pair[1], ratio)
 			}

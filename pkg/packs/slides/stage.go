@@ -29,6 +29,9 @@ const (
 // but what is put on it.
 type stage struct {
 	*chromium.Page
+	// sketching: Mermaid is loaded and waits for diagrams.
+	sketching bool
+
 	mu    sync.Mutex // guards props
 	props map[string]chromium.Resource
 }
