@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/helmdeck/helmdeck/pkg/jobs"
@@ -99,17 +100,28 @@ func quarantine(job jobs.Job, now time.Time, message string) decision {
 
 func ended(job jobs.Job, state jobs.State, code packs.Code, message string, now time.Time) decision {
 	job.State, job.FinishedAt = state, now.UTC()
-	job.Error = &jobs.Failure{Code: code, Message: message}
+	job.Error = &jobs.Failure{Code: code, Message: shorten(message)}
 	return decision{action: settle, next: job}
+}
+
+func shorten(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage], "") + "…"
 }
 
 // maxHistory bounds the error chain in a record.
 const maxHistory = 20
 
+// maxMessage bounds an error message in a record, in bytes: a record is one
+// message of the bus, with up to twenty of them.
+const maxMessage = 4 << 10
+
 // remember adds the outcome of the present run to the job's history.
 func remember(job jobs.Job, code packs.Code, message string, now time.Time) jobs.Job {
 	h := append([]jobs.AttemptError(nil), job.History...)
-	h = append(h, jobs.AttemptError{Run: job.Runs, Worker: job.Worker, Code: code, Message: message, At: now.UTC()})
+	h = append(h, jobs.AttemptError{Run: job.Runs, Worker: job.Worker, Code: code, Message: shorten(message), At: now.UTC()})
 	job.History = h[max(0, len(h)-maxHistory):]
 	return job
 }
@@ -151,7 +163,7 @@ func judge(job jobs.Job, o outcome, now time.Time, backoff func(int) time.Durati
 	if retries(job, code, o.err.Retry) {
 		delay := max(backoff(job.Attempt), o.err.RetryAfter)
 		job.State, job.RetryAt = jobs.Retrying, now.Add(delay).UTC()
-		job.Error = &jobs.Failure{Code: code, Message: message, Details: o.err.Details}
+		job.Error = &jobs.Failure{Code: code, Message: shorten(message), Details: o.err.Details}
 		return verdict{next: job, delay: delay}
 	}
 	next := ended(job, jobs.Failed, code, message, now).next
@@ -173,6 +185,23 @@ func handBack(job jobs.Job, now time.Time) verdict {
 	job.Returned++
 	job.State, job.RetryAt = jobs.Retrying, now.UTC()
 	return verdict{next: job}
+}
+
+// obey adapts the next event of a run to a request to cancel that came before
+// it: a job is cancelled rather than run again, and no effect begins.
+func obey(next, stored jobs.Job) (jobs.Job, error) {
+	if !stored.CancelRequested {
+		return next, nil
+	}
+	next.CancelRequested = true
+	switch next.State {
+	case jobs.Running:
+		return next, errCancelled
+	case jobs.Retrying:
+		next.RetryAt = time.Time{}
+		return ended(next, jobs.Cancelled, packs.Cancelled, "cancelled while it ran", time.Now()).next, nil
+	}
+	return next, nil
 }
 
 // retries says whether the system runs a failed job again by itself.

@@ -101,6 +101,9 @@ type Config struct {
 	StallAfter  time.Duration // default 5 min without a sign of progress
 	Drain       time.Duration // default 20 s: from stop to handing jobs back
 	MaxLost     int           // default 3 lost workers, then quarantine
+	// RecordFor is how long the outcome of a run is tried to be recorded while
+	// the bus is away (default 2 min); after that the job runs again.
+	RecordFor time.Duration
 	// RetryInQueue is the longest pause before a retry for which the message
 	// stays in the queue (default 1 min): a longer one would fill the
 	// consumer's allowance of unacknowledged messages, and rides on a
@@ -124,6 +127,7 @@ func (c *Config) setDefaults() {
 	def(&c.StallAfter, 5*time.Minute)
 	def(&c.Drain, 20*time.Second)
 	def(&c.RetryInQueue, time.Minute)
+	def(&c.RecordFor, 2*time.Minute)
 	if c.MaxLost == 0 {
 		c.MaxLost = 3
 	}
@@ -274,7 +278,7 @@ func (w *Worker) beat(ctx context.Context, draining bool) {
 	w.mu.Lock()
 	s.Leaked = w.leaked
 	for _, a := range w.active {
-		s.Running[a.pool]++
+		s.Running[a.claimed.Pool]++
 	}
 	w.mu.Unlock()
 	if err := w.cfg.Reports.Beat(ctx, s); err != nil && ctx.Err() == nil {

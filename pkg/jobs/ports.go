@@ -15,6 +15,9 @@ var (
 	ErrNotFound = errors.New("job not found")
 	// ErrConflict: the lifecycle moved since it was read.
 	ErrConflict = errors.New("lifecycle moved")
+	// ErrInputNotStored: the event was stored, the input that goes with it was
+	// not; a later claim stores it.
+	ErrInputNotStored = errors.New("input not stored")
 	// ErrQueued: the queue holds the job already.
 	ErrQueued = errors.New("already queued")
 	// ErrQueueFull: the pool's queue is at its limit.

@@ -187,7 +187,7 @@ func (s *Service) List(ctx context.Context, c identity.Caller, q Query) ([]Job, 
 
 // stashInput moves a large input out of the message.
 func (s *Service) stashInput(ctx context.Context, sub Submission) (Submission, error) {
-	if len(sub.Input) <= InlineLimit {
+	if Inline(sub.Input) {
 		return sub, nil
 	}
 	key := artifacts.InputKey(sub.Job.ID)
@@ -196,6 +196,21 @@ func (s *Service) stashInput(ctx context.Context, sub Submission) (Submission, e
 	}
 	sub.Input, sub.InputKey = nil, key
 	return sub, nil
+}
+
+// Inline reports whether raw may go inside a message: encoding it once more
+// writes <, > and & as six bytes each, which counts.
+func Inline(raw json.RawMessage) bool {
+	n := len(raw)
+	for _, c := range raw {
+		if n > InlineLimit {
+			break
+		}
+		if c == '<' || c == '>' || c == '&' {
+			n += 5
+		}
+	}
+	return n <= InlineLimit
 }
 
 // LoadInput returns the input of a submission, wherever it lies.

@@ -41,13 +41,13 @@ var scenarios = map[string]struct {
 	run      func(s scenario)
 }{
 	failpoint.BugAckBeforeFinish: {run: func(s scenario) {
-		_, f := s.r.FaultyWorker("a")
+		_, f := s.r.FaultyWorker("a", briefly)
 		refuseFromThird(f)
 		s.accepted(s.r.Submit("test.echo", map[string]any{"message": "x"}))
 		s.gaveUp(f)
 	}},
 	failpoint.BugRetryAckFirst: {run: func(s scenario) {
-		_, f := s.r.FaultyWorker("a")
+		_, f := s.r.FaultyWorker("a", briefly)
 		refuseFromThird(f)
 		s.accepted(s.r.Submit("test.fail", map[string]any{"code": "session_unavailable", "times": 1}))
 		s.gaveUp(f)
@@ -112,10 +112,19 @@ func refuseFromThird(f *bustest.Faults) {
 	}})
 }
 
+// An outcome is tried after 0, 50, 150, 350, 750 and 1550 ms, and would be
+// again after 3150: past recordFor.
+const (
+	recordFor   = 3 * time.Second
+	recordTries = 6
+)
+
+func briefly(c *worker.Config) { c.RecordFor = recordFor }
+
 // gaveUp waits until the worker has tried to end the run as often as it does,
 // then lets writes through again.
 func (s scenario) gaveUp(f *bustest.Faults) {
-	s.r.Until("the worker gave up", func() bool { return len(f.Injected()) >= worker.AppendTries })
+	s.r.Until("the worker gave up", func() bool { return len(f.Injected()) >= recordTries })
 	f.Heal()
 }
 
@@ -147,6 +156,7 @@ func play(t *testing.T, bug string) []history.Violation {
 func TestScenariosRunClean(t *testing.T) {
 	for bug := range scenarios {
 		t.Run(bug, func(t *testing.T) {
+			t.Parallel() // ends before a bug is planted
 			for _, v := range play(t, bug) {
 				t.Error(v)
 			}

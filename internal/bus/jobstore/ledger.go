@@ -58,9 +58,8 @@ func (s *Store) Append(ctx context.Context, m jobs.Move) (uint64, error) {
 	} else {
 		seq, err = s.js.Publish(ctx, out)
 	}
-	inputErr := <-stored
-	if err == nil {
-		err = inputErr
+	if inputErr := <-stored; err == nil && inputErr != nil {
+		return 0, fmt.Errorf("%w: %w", jobs.ErrInputNotStored, busError(inputErr))
 	}
 	return seq, busError(err)
 }
