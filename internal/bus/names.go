@@ -135,15 +135,6 @@ func (n names) stream(s string) string {
 	return n.prefix + "_" + s
 }
 
-func (n names) plainStream(wire string) string {
-	if n.prefix == DefaultPrefix {
-		return wire
-	}
-	return strings.TrimPrefix(wire, n.prefix+"_")
-}
-
-// bucket is the name of a bucket as its server-side stream carries it after
-// KV_ or OBJ_.
 func (n names) bucket(b string) string    { return n.stream(b) }
 func (n names) kvStream(b string) string  { return "KV_" + n.bucket(b) }
 func (n names) objStream(b string) string { return "OBJ_" + n.bucket(b) }

@@ -13,7 +13,6 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
-	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
 // Store implements jobs.Ledger, jobs.Queue, jobs.Keys, jobs.DeadLetters and
@@ -53,13 +52,4 @@ func busError(err error) error {
 		return fmt.Errorf("%w: %w", jobs.ErrUnavailable, err)
 	}
 	return err
-}
-
-// poolStreams are the queues of all pools, for look-ups by id alone.
-func poolStreams() []string {
-	out := make([]string, len(packs.Pools))
-	for i, p := range packs.Pools {
-		out[i] = bus.JobsStream(p)
-	}
-	return out
 }
