@@ -16,11 +16,18 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/helmdeck/helmdeck/internal/telemetry"
 	"github.com/helmdeck/helmdeck/pkg/sessions/wire"
 )
+
+// flushWithin bounds the export of the last spans; the runtime waits 5 s.
+const flushWithin = 2 * time.Second
 
 // maxBoot bounds the configuration read at the start, in bytes.
 const maxBoot = 1 << 20
@@ -43,6 +50,11 @@ func Main() int {
 	// The signals are caught before the runtime may send one.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	flush, err := traced(ctx, boot, log)
+	if err != nil {
+		return refuse(ready, wire.Ready{Error: err.Error()})
+	}
+	defer flush()
 	a, err := New(ctx, boot, log)
 	if err != nil {
 		return refuse(ready, wire.Ready{Error: err.Error()})
@@ -58,6 +70,23 @@ func Main() int {
 		return 1
 	}
 	return 0
+}
+
+// traced sets the tracer of the process up: spans of a call belong to the
+// trace of its job, and are exported when the runtime passed an OTLP endpoint
+// on.
+func traced(ctx context.Context, boot wire.Boot, log zerolog.Logger) (flush func(), err error) {
+	t, err := telemetry.New(ctx, telemetry.Config{Service: "helmdeck-agent", Instance: boot.Lease, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	otel.SetTracerProvider(t.Tracer)
+	otel.SetTextMapPropagator(propagation.TraceContext{})
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), flushWithin)
+		defer cancel()
+		_ = t.Shutdown(ctx) // spans that cannot be sent are lost, nothing else
+	}, nil
 }
 
 func readBoot(r io.Reader) (wire.Boot, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -146,16 +145,32 @@ func (c *cluster) running() int {
 
 // slowPage answers no request until the test ends.
 func slowPage(t *testing.T) string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	return serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })) + "/"
+}
+
+// TestPoisonJobIsQuarantined: a job that kills every worker it meets ends as a
+// dead letter marked as poison, once its budget of lost workers is used up.
+func TestPoisonJobIsQuarantined(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.addAPI("api")
+	c.addWorker("worker", nil, "--pools", "core", "--slots", "2")
+	id := c.submit("test.crash", map[string]any{"mode": "exit"}, "")
+	if got := c.ends(id); got != jobs.Failed {
+		t.Errorf("the job ended %s", got)
 	}
-	s := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		<-r.Context().Done()
-	})}
-	go func() { _ = s.Serve(ln) }() // ends with Close
-	t.Cleanup(func() { _ = s.Close() })
-	return "http://" + ln.Addr().String() + "/"
+	c.check()
+	c.insist("read dead letter", func(ctx context.Context, api *client.Client) error {
+		d, err := api.DeadLetter(ctx, id)
+		if err == nil && (!d.Poison || d.Submission.Job.Lost != 4) {
+			t.Errorf("poison %v, lost %d workers", d.Poison, d.Submission.Job.Lost)
+		}
+		return err
+	})
+	value := uuid.NewString()
+	if got := c.ends(c.submit("test.echo", map[string]any{"message": value}, value)); got != jobs.Succeeded {
+		t.Errorf("the next job ended %s", got)
+	}
 }
 
 // TestKillWithALease kills each process that holds a leased sidecar in turn:

@@ -18,26 +18,37 @@ import (
 )
 
 // newUp starts helmdeck up, everything in one process, with its data in dir.
-func newUp(t *testing.T, dir string) *cluster {
+func newUp(t *testing.T, dir string, env ...string) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: filepath.Dir(dir), procs: map[string]*proc{}}
 	c.env = append(os.Environ(), "HELMDECK_ACK_WAIT=2s", "HELMDECK_TEST_PACKS=1", "HELMDECK_EGRESS_ALLOWLIST=127.0.0.1/32")
+	c.env = append(c.env, env...)
 	t.Cleanup(c.stopAll)
 	addr := freePort(t)
 	c.start("up", "helmdeck", nil, "up", "--data", dir, "--listen", addr, "--slots", "1")
 	c.urls = []string{"http://" + addr}
 	c.ready(c.urls[0])
-	token, err := os.ReadFile(filepath.Join(dir, "token"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	api, err := client.New(c.urls[0], strings.TrimSpace(string(token)))
+	api, err := client.New(c.urls[0], c.token())
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.api = []*client.Client{api}
 	c.log = history.NewLog()
 	return c
+}
+
+// token is the administrator's of an up.
+func (c *cluster) token() string {
+	c.t.Helper()
+	files, err := filepath.Glob(filepath.Join(c.dir, "*", "token"))
+	if err != nil || len(files) != 1 {
+		c.t.Fatalf("token files %v, %v", files, err)
+	}
+	token, err := os.ReadFile(files[0])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(token))
 }
 
 // TestJobsSurviveARestartOfUp: queued jobs run, running ones run again and

@@ -124,6 +124,7 @@ func (r *Rig) FaultyWorker(id string, change ...func(*worker.Config)) (stop func
 		Source: store, Ledger: store, Queue: store,
 		Reports: must(jobfeed.NewReports(conn.Core(), js, "test", r.Log)),
 		Packs:   r.Packs, Artifacts: r.artifacts(bus.RoleWorker), HTTP: http.DefaultClient,
+		CheckURL:   func(context.Context, string) error { return nil },
 		ScratchDir: r.T.TempDir(), Heartbeat: AckWait / 3, CancelGrace: 2 * time.Second, Drain: 200 * time.Millisecond,
 		Backoff: func(int) time.Duration { return 50 * time.Millisecond }, Log: r.Log,
 	}
