@@ -34,7 +34,11 @@ func start(ctx context.Context, dir, listen string, args ...string) (*process, e
 			_, err := os.Stat(filepath.Join(dir, "nats.url"))
 			return err == nil
 		}
-		r, err := http.Get(p.url + "/readyz")
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/readyz", nil)
+		if err != nil {
+			return false
+		}
+		r, err := (&http.Client{Timeout: time.Second}).Do(req)
 		if err != nil {
 			return false
 		}
@@ -46,7 +50,12 @@ func start(ctx context.Context, dir, listen string, args ...string) (*process, e
 			p.stop()
 			return nil, errors.New("helmdeck up is not ready after 30 s")
 		}
-		time.Sleep(50 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			p.stop()
+			return nil, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
 	return p, nil
 }

@@ -123,8 +123,8 @@ func serveHTTP(ctx context.Context, s *http.Server, ln net.Listener) error {
 
 // listen takes the address before anything else is started, so that a taken
 // port is the first thing the user hears of.
-func listen(addr string) (net.Listener, error) {
-	ln, err := net.Listen("tcp", addr)
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, &ListenError{Addr: addr, Err: err}
 	}

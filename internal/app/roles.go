@@ -74,7 +74,7 @@ func RunAPI(ctx context.Context, r Role, addr, token string) error {
 		if err != nil {
 			return nil, err
 		}
-		ln, err := listen(addr)
+		ln, err := listen(ctx, addr)
 		if err != nil {
 			return nil, err
 		}
@@ -131,7 +131,7 @@ func (r Role) run(ctx context.Context, role bus.Role, build builder) error {
 		return err
 	}
 	if r.Metrics != "" {
-		ln, err := listen(r.Metrics)
+		ln, err := listen(ctx, r.Metrics)
 		if err != nil {
 			return err
 		}

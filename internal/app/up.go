@@ -125,7 +125,7 @@ func (u Up) api(ctx context.Context, server *bus.Server, keys Keys, tel *telemet
 	if err != nil {
 		return nil, err
 	}
-	ln, err := listen(u.Listen)
+	ln, err := listen(ctx, u.Listen)
 	if err != nil {
 		return nil, err
 	}

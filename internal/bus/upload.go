@@ -68,7 +68,8 @@ func (u *uploader) settle() {
 	for _, f := range u.window {
 		select {
 		case <-f.Ok():
-		case <-f.Err():
+		case err := <-f.Err():
+			_ = err // the upload has failed already
 		case <-expired:
 			return
 		}

@@ -55,7 +55,7 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 	var job jobs.Job
 	if err := json.Unmarshal(m.Data, &job); err != nil {
 		c.Log.Error().Err(err).Uint64("sequence", m.Sequence).Msg("lifecycle event not understood, passed over")
-		return nil //nolint:nilerr // it would come for ever
+		return nil // it would come for ever
 	}
 	if len(job.Artifacts) > 0 {
 		if err := c.Artifacts.Publish(ctx, owned(job)...); err != nil {

@@ -89,10 +89,9 @@ func consume(ctx context.Context, js bus.JetStream, stream, consumer string, log
 	for ctx.Err() == nil {
 		ds, err := js.Pull(ctx, stream, consumer, pullBatch, pullWait)
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil
+			if ctx.Err() == nil {
+				log.Warn().Err(err).Str("consumer", consumer).Msg("pull failed, trying again")
 			}
-			log.Warn().Err(err).Str("consumer", consumer).Msg("pull failed, trying again")
 			select {
 			case <-ctx.Done():
 			case <-time.After(retryIn):

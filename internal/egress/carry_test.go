@@ -154,7 +154,7 @@ func TestProxyCarriesWebSockets(t *testing.T) {
 	talk := func(t *testing.T) *websocket.Conn {
 		t.Helper()
 		// Go's client sends ws:// through a proxy as a plain upgrade request.
-		c, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(server.URL, "http"), &websocket.DialOptions{HTTPClient: s.client(t)}) //nolint:bodyclose // the package says it never needs closing
+		c, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(server.URL, "http"), &websocket.DialOptions{HTTPClient: s.client(t)})
 		if err != nil {
 			t.Fatal(err)
 		}

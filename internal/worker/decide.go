@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -145,18 +146,18 @@ func judge(job jobs.Job, o outcome, now time.Time, backoff func(int) time.Durati
 	took := now.Sub(job.StartedAt)
 	job.DurationMS = took.Milliseconds()
 	switch {
-	case o.stop == errFenced:
+	case errors.Is(o.stop, errFenced):
 		return verdict{silent: true}
 	case o.err == nil:
 		job.State, job.FinishedAt, job.Error = jobs.Succeeded, now.UTC(), nil
 		return verdict{next: job}
-	case o.stop == errCancelled:
+	case errors.Is(o.stop, errCancelled):
 		return verdict{next: ended(job, jobs.Cancelled, packs.Cancelled, "cancelled while it ran", now).next}
-	case o.stop == errStopping:
+	case errors.Is(o.stop, errStopping):
 		return handBack(job, now)
 	}
 	code, message := o.err.Code, o.err.Message
-	if o.stop == errStalled {
+	if errors.Is(o.stop, errStalled) {
 		code, message = packs.Timeout, "the job showed no progress for too long and was stopped"
 	}
 	job = remember(job, code, message, now)

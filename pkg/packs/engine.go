@@ -207,7 +207,9 @@ func typed(err error) *Error {
 	case errors.Is(err, sessions.ErrKilled):
 		return Fail(ResourceExhausted, err, "a program of the pack was killed, for want of memory as a rule; try a smaller input")
 	case errors.Is(err, artifacts.ErrNoSpace), errors.Is(err, artifacts.ErrNotFound):
-		return storeFailed(err).(*Error)
+		if e, ok := errors.AsType[*Error](storeFailed(err)); ok {
+			return e
+		}
 	case errors.Is(err, context.DeadlineExceeded):
 		return Fail(Timeout, err, "a step of the job took too long; try again")
 	}

@@ -123,7 +123,7 @@ func (r *Rig) FaultyWorker(id string, change ...func(*worker.Config)) (stop func
 		ID: id, Host: "here", Slots: map[string]int{"core": 4},
 		Source: store, Ledger: store, Queue: store,
 		Reports: must(jobfeed.NewReports(conn.Core(), js, "test", r.Log)),
-		Packs:   r.Packs, Artifacts: r.artifacts(bus.RoleWorker), HTTP: http.DefaultClient,
+		Packs:   r.Packs, Artifacts: r.artifacts(bus.RoleWorker), HTTP: &http.Client{},
 		CheckURL:   func(context.Context, string) error { return nil },
 		ScratchDir: r.T.TempDir(), Heartbeat: AckWait / 3, CancelGrace: 2 * time.Second, Drain: 200 * time.Millisecond,
 		Backoff: func(int) time.Duration { return 50 * time.Millisecond }, Log: r.Log,

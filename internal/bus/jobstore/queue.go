@@ -36,7 +36,7 @@ func (s *Store) Enqueue(ctx context.Context, sub jobs.Submission) error {
 	}
 	if failpoint.Planted(failpoint.BugAcceptBeforeAck) {
 		go func() {
-			time.Sleep(20 * time.Millisecond) // the planted bug answers first
+			<-time.After(20 * time.Millisecond) // the planted bug answers first
 			_, _ = s.js.Publish(context.WithoutCancel(ctx), out)
 		}()
 		return nil

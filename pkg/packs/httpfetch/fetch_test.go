@@ -241,7 +241,7 @@ func TestNetworkErrors(t *testing.T) {
 	closed.Close()
 	broken, _, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
-		w.Write(bytes.Repeat([]byte("x"), 10))
+		_, _ = w.Write(bytes.Repeat([]byte("x"), 10)) // the client sees it broken
 	})
 	loop, _, _ := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.String(), http.StatusFound) })
 	for name, url := range map[string]string{"refused": closed.URL, "broken": broken, "loop": loop} {
