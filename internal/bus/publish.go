@@ -141,9 +141,9 @@ func (a *answer) failure() error {
 }
 
 // plainAck reads the acknowledgement of an ordinary write,
-// {"stream":"S", "seq":N}, which is all but a few of them.
+// {"stream":"S","seq":N}, which is all but a few of them.
 func plainAck(b []byte) (seq uint64, ok bool) {
-	const key = `, "seq":` // as the server spells it
+	const key = `,"seq":`
 	i := bytes.LastIndex(b, []byte(key))
 	if i < 0 || !bytes.HasPrefix(b, []byte(`{"stream":"`)) || bytes.Count(b, []byte(`":`)) != 2 || !bytes.HasSuffix(b, []byte("}")) {
 		return 0, false

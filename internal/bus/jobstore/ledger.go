@@ -65,11 +65,18 @@ func (s *Store) Append(ctx context.Context, m jobs.Move) (uint64, error) {
 }
 
 func (s *Store) lifecycle(m jobs.Move) (bus.Outgoing, error) {
-	ev, err := s.source.Lifecycle(m.Job, events.About{TraceParent: m.TraceParent})
+	typ := events.TypeOf(&m.Job)
+	if typ == "" {
+		return bus.Outgoing{}, fmt.Errorf("append event of job %s: state %q has no event", m.Job.ID, m.Job.State)
+	}
+	k := m.Job.Key() // a digest, worth making once
+	ev, err := s.source.New(typ, events.About{
+		Key: k, Attempt: m.Job.Attempt, ReplayOf: m.Job.ReplayOf, TraceParent: m.TraceParent,
+	}, m.Job)
 	if err != nil {
 		return bus.Outgoing{}, err
 	}
-	subject, err := events.EvtSubject(m.Job.Key(), events.KindLifecycle)
+	subject, err := events.EvtSubject(k, events.KindLifecycle)
 	if err != nil {
 		return bus.Outgoing{}, err
 	}
@@ -103,13 +110,14 @@ func (s *Store) withManifest(ctx context.Context, m jobs.Move, terminal bus.Outg
 const inputTries = 3
 
 func (s *Store) storeInput(ctx context.Context, sub jobs.Submission) error {
-	subject, err := events.EvtSubject(sub.Job.Key(), events.KindInput)
+	k := sub.Job.Key()
+	subject, err := events.EvtSubject(k, events.KindInput)
 	if err != nil {
 		return err
 	}
 	e := sub.Encoded
 	if e == nil {
-		out, err := s.submitted(sub)
+		out, err := s.submitted(sub, k)
 		if err != nil {
 			return err
 		}

@@ -22,11 +22,12 @@ const PackHeader = "ce-pack"
 
 // Enqueue implements jobs.Queue.
 func (s *Store) Enqueue(ctx context.Context, sub jobs.Submission) error {
-	out, err := s.submitted(sub)
+	k := sub.Job.Key() // a digest, worth making once
+	out, err := s.submitted(sub, k)
 	if err != nil {
 		return err
 	}
-	if out.Subject, err = events.JobSubject(sub.Job.Pool, sub.Job.Priority, s.shard(sub.Job), sub.Job.Key()); err != nil {
+	if out.Subject, err = events.JobSubject(sub.Job.Pool, sub.Job.Priority, s.shard(k), k); err != nil {
 		return err
 	}
 	if sub.Job.Runs == 0 && sub.Job.Lost == 0 && sub.Job.State != jobs.Retrying {
@@ -48,8 +49,10 @@ func (s *Store) Enqueue(ctx context.Context, sub jobs.Submission) error {
 	return busError(err)
 }
 
-func (s *Store) submitted(sub jobs.Submission) (bus.Outgoing, error) {
-	ev, err := s.source.Submitted(sub, events.About{})
+func (s *Store) submitted(sub jobs.Submission, k jobs.Key) (bus.Outgoing, error) {
+	ev, err := s.source.New(events.JobSubmitted, events.About{
+		Key: k, Attempt: sub.Job.Attempt, ReplayOf: sub.Job.ReplayOf, TraceParent: sub.TraceParent,
+	}, sub)
 	if err != nil {
 		return bus.Outgoing{}, err
 	}
@@ -61,19 +64,20 @@ func (s *Store) submitted(sub jobs.Submission) (bus.Outgoing, error) {
 	return bus.Outgoing{Header: header, Data: data}, nil
 }
 
-func (s *Store) shard(j jobs.Job) int { return bus.ShardOf(j.Key().Tenant, s.shards) }
+func (s *Store) shard(k jobs.Key) int { return bus.ShardOf(k.Tenant, s.shards) }
 
 // Schedule implements jobs.Queue: a message schedule of the server, which
 // fires to sched.due.… and is moved into the queue from there.
 func (s *Store) Schedule(ctx context.Context, sub jobs.Submission, at time.Time) error {
-	out, err := s.submitted(sub)
+	k := sub.Job.Key()
+	out, err := s.submitted(sub, k)
 	if err != nil {
 		return err
 	}
 	if out.Subject, err = events.SchedAtSubject(sub.Job.ID); err != nil {
 		return err
 	}
-	if out.Target, err = events.SchedDueSubject(sub.Job.Pool, sub.Job.Priority, s.shard(sub.Job), sub.Job.Key()); err != nil {
+	if out.Target, err = events.SchedDueSubject(sub.Job.Pool, sub.Job.Priority, s.shard(k), k); err != nil {
 		return err
 	}
 	out.At = at
