@@ -82,7 +82,7 @@ func (r *Reconciler) check(ctx context.Context, k jobs.Key) (repaired bool, err 
 	if err != nil {
 		return false, err
 	}
-	if _, _, err = r.Store.Find(ctx, k); !errors.Is(err, jobs.ErrNotFound) {
+	if _, _, err = r.Store.Find(ctx, k, true); !errors.Is(err, jobs.ErrNotFound) {
 		return false, err
 	}
 	after, err := r.Store.Last(ctx, k, true)

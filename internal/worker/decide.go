@@ -35,9 +35,9 @@ type decision struct {
 }
 
 // maxStartless is how often a message may be delivered without any claim
-// before it counts as poison. Generous, for a worker without a free slot
-// gives messages back.
-const maxStartless = 100
+// before it counts as poison. A worker whose slots are taken gives a message
+// back to the next one that waits, and 4,096 may wait at a consumer.
+const maxStartless = 5000
 
 // decide says what to do with a delivery of sub, given the newest record of
 // the job (rec.Sequence 0: none yet) and how often the message was delivered.
@@ -54,6 +54,9 @@ func decide(sub jobs.Submission, rec jobs.Record, delivered uint64, worker strin
 	case job.State.Terminal():
 		return decision{action: finished}
 	case job.State == jobs.Retrying:
+		if job.CancelRequested {
+			return ended(job, jobs.Cancelled, packs.Cancelled, "cancelled before it ran again", now)
+		}
 		if job.RetryAt.After(now) {
 			return decision{action: wait, until: job.RetryAt}
 		}
@@ -89,6 +92,7 @@ func takeOver(job jobs.Job, worker string, maxLost int, now time.Time) decision 
 func start(job jobs.Job, worker string, now time.Time) decision {
 	job.State, job.Worker = jobs.Running, worker
 	job.StartedAt, job.RetryAt, job.Error = now.UTC(), time.Time{}, nil
+	job.SessionID, job.DurationMS = "", 0 // of the run before
 	job.Runs++
 	job.Attempt = job.Runs - job.Lost - job.Returned
 	return decision{action: claim, next: job}
@@ -105,11 +109,13 @@ func ended(job jobs.Job, state jobs.State, code packs.Code, message string, now 
 	return decision{action: settle, next: job}
 }
 
-func shorten(message string) string {
-	if len(message) <= maxMessage {
-		return message
+func shorten(message string) string { return cut(message, maxMessage) }
+
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
 	}
-	return strings.ToValidUTF8(message[:maxMessage], "") + "…"
+	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
 // maxHistory bounds the error chain in a record.
@@ -118,6 +124,18 @@ const maxHistory = 20
 // maxMessage bounds an error message in a record, in bytes: a record is one
 // message of the bus, with up to twenty of them.
 const maxMessage = 4 << 10
+
+// maxDetails bounds the faults of one error, maxDetail each part of a fault
+// in bytes.
+const maxDetails, maxDetail = 100, 512
+
+func details(all []packs.Detail) []packs.Detail {
+	var out []packs.Detail
+	for _, d := range all[:min(len(all), maxDetails)] {
+		out = append(out, packs.Detail{Pointer: cut(d.Pointer, maxDetail), Message: cut(d.Message, maxDetail)})
+	}
+	return out
+}
 
 // remember adds the outcome of the present run to the job's history.
 func remember(job jobs.Job, code packs.Code, message string, now time.Time) jobs.Job {
@@ -164,11 +182,11 @@ func judge(job jobs.Job, o outcome, now time.Time, backoff func(int) time.Durati
 	if retries(job, code, o.err.Retry) {
 		delay := max(backoff(job.Attempt), o.err.RetryAfter)
 		job.State, job.RetryAt = jobs.Retrying, now.Add(delay).UTC()
-		job.Error = &jobs.Failure{Code: code, Message: shorten(message), Details: o.err.Details}
+		job.Error = &jobs.Failure{Code: code, Message: shorten(message), Details: details(o.err.Details)}
 		return verdict{next: job, delay: delay}
 	}
 	next := ended(job, jobs.Failed, code, message, now).next
-	next.Error.Details = o.err.Details
+	next.Error.Details = details(o.err.Details)
 	if o.err.RetryAfter > 0 {
 		next.Error.RetryAfterS = int((o.err.RetryAfter + time.Second - 1) / time.Second)
 	}

@@ -74,7 +74,7 @@ func (p *puller) run(ctx, runCtx context.Context) {
 		case <-p.free:
 		}
 		if ctx.Err() != nil {
-			p.free <- struct{}{}
+			p.vacate()
 			return
 		}
 		if n := p.sweep(ctx, runCtx, pollCtx); n > 0 {
@@ -84,11 +84,11 @@ func (p *puller) run(ctx, runCtx context.Context) {
 		select {
 		case <-ctx.Done():
 		case a := <-p.arrivals:
-			p.free <- struct{}{}
+			p.vacate()
 			p.arrived(ctx, runCtx, a)
 			continue
 		}
-		p.free <- struct{}{}
+		p.vacate()
 	}
 }
 
@@ -119,7 +119,7 @@ func (p *puller) sweep(ctx, runCtx, pollCtx context.Context) (started int) {
 		give-- // the caller's
 	}
 	for range give {
-		p.free <- struct{}{}
+		p.vacate()
 	}
 	return started
 }
@@ -183,7 +183,7 @@ func (p *puller) arrived(ctx, runCtx context.Context, a arrival) {
 				p.start(runCtx, d)
 				continue
 			}
-			p.free <- struct{}{}
+			p.vacate()
 		default:
 		}
 		p.giveBack(runCtx, d)
@@ -199,9 +199,18 @@ func (p *puller) giveBack(ctx context.Context, d Delivery) {
 // start runs one delivery in a slot the puller holds.
 func (p *puller) start(runCtx context.Context, d Delivery) {
 	p.running.Go(func() {
-		defer func() { p.free <- struct{}{} }()
+		defer p.vacate()
 		p.w.handle(runCtx, d)
 	})
+}
+
+// vacate gives a slot back. It never blocks: a pull that brought more than it
+// asked for started jobs beyond the slots.
+func (p *puller) vacate() {
+	select {
+	case p.free <- struct{}{}:
+	default:
+	}
 }
 
 // finish waits for the long polls and gives back what they brought late.

@@ -95,12 +95,14 @@ type Config struct {
 	// UserAgent and PublicURL go to the packs; see packs.Services.
 	UserAgent, PublicURL string
 
-	Heartbeat   time.Duration // default 10 s, a third of the acknowledgement wait
-	BeatEvery   time.Duration // default 5 s
-	CancelGrace time.Duration // default 10 s: from cancel to abandoning a handler
+	Heartbeat time.Duration // default 10 s, a third of the acknowledgement wait
+	BeatEvery time.Duration // default 5 s
+	// CancelGrace is the time a stopped handler has until its session is
+	// closed under it; after as long again it is given up on. Default 10 s.
+	CancelGrace time.Duration
 	StallAfter  time.Duration // default 5 min without a sign of progress
 	Drain       time.Duration // default 20 s: from stop to handing jobs back
-	MaxLost     int           // default 3 lost workers, then quarantine
+	MaxLost     int           // default 3 lost workers; quarantine at the next
 	// RecordFor is how long the outcome of a run is tried to be recorded while
 	// the bus is away (default 2 min); after that the job runs again.
 	RecordFor time.Duration
@@ -160,7 +162,7 @@ type Worker struct {
 // New returns a Worker. It does nothing until Run.
 func New(cfg Config) *Worker {
 	cfg.setDefaults()
-	return &Worker{cfg: cfg, active: map[string]*attempt{}}
+	return &Worker{cfg: cfg, engine: packs.Engine{Grace: cfg.CancelGrace}, active: map[string]*attempt{}}
 }
 
 var (
@@ -217,7 +219,7 @@ func (w *Worker) drain(running *sync.WaitGroup, stopRuns context.CancelCauseFunc
 	stopRuns(errStopping)
 	select {
 	case <-done:
-	case <-time.After(w.cfg.CancelGrace + 5*time.Second):
+	case <-time.After(2*w.cfg.CancelGrace + 5*time.Second):
 		w.cfg.Log.Warn().Int("jobs", w.count()).Msg("jobs did not stop; their messages come back by themselves")
 	}
 }

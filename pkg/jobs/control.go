@@ -54,7 +54,7 @@ func (s *Service) cancelOnce(ctx context.Context, c identity.Caller, id string) 
 	move := Move{Job: job, Expected: rec.Sequence}
 	if rec.Sequence == 0 {
 		// Its input goes with the message; keep it, so that Retry works.
-		if sub, _, err := s.cfg.Queue.Find(ctx, job.Key()); err == nil {
+		if sub, _, err := s.cfg.Queue.Find(ctx, job.Key(), true); err == nil {
 			move.Input = &sub
 		}
 	}

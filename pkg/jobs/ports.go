@@ -15,8 +15,8 @@ var (
 	ErrNotFound = errors.New("job not found")
 	// ErrConflict: the lifecycle moved since it was read.
 	ErrConflict = errors.New("lifecycle moved")
-	// ErrInputNotStored: the event was stored, the input that goes with it was
-	// not; a later claim stores it.
+	// ErrInputNotStored: the input that goes with an event was not stored, so
+	// the event must not be built upon; a later claim stores it.
 	ErrInputNotStored = errors.New("input not stored")
 	// ErrQueued: the queue holds the job already.
 	ErrQueued = errors.New("already queued")
@@ -38,8 +38,9 @@ type Move struct {
 	Job Job
 	// Expected is the sequence of the event this one follows, 0 for the first.
 	Expected uint64
-	// Input is stored with the first event of the job, so that it can be
-	// inspected and run again after it left the queue; nil at later moves.
+	// Input is stored beside the event unless it was before, so that the job
+	// can be inspected and run again after it left the queue. The first move
+	// has it, and a claim that cannot know whether that was kept.
 	Input       *Submission
 	TraceParent string
 }
@@ -51,7 +52,7 @@ type Ledger interface {
 	// of the stream, which knows every acknowledged write.
 	Last(ctx context.Context, k Key, leader bool) (Record, error)
 	// Append stores m and returns its sequence; ErrConflict when the
-	// lifecycle is not at m.Expected.
+	// lifecycle is not at m.Expected, ErrInputNotStored when m.Input is not.
 	Append(ctx context.Context, m Move) (uint64, error)
 	// Input returns what the job ran on, or ErrNotFound before its first claim.
 	Input(ctx context.Context, k Key) (Submission, error)
@@ -75,8 +76,10 @@ type Queue interface {
 	// Schedule puts a job into its lane at a later time; scheduling it again
 	// replaces the time.
 	Schedule(ctx context.Context, s Submission, at time.Time) error
-	// Find looks a waiting job up in queue, hold and schedule, or ErrNotFound.
-	Find(ctx context.Context, k Key) (Submission, Place, error)
+	// Find looks a waiting job up in queue, hold and schedule, or
+	// ErrNotFound. leader asks the leaders of the streams, which know every
+	// acknowledged write.
+	Find(ctx context.Context, k Key, leader bool) (Submission, Place, error)
 	// Remove takes a job out of queue, hold and schedule; absent is no error.
 	Remove(ctx context.Context, k Key, pool string) error
 }

@@ -89,7 +89,7 @@ func (s *Service) readOnce(ctx context.Context, k Key, leader bool) (Job, error)
 	if err == nil || !errors.Is(err, ErrNotFound) {
 		return rec.Job, err
 	}
-	sub, place, err := s.cfg.Queue.Find(ctx, k)
+	sub, place, err := s.cfg.Queue.Find(ctx, k, leader)
 	if err == nil {
 		if place == InSchedule && sub.Job.State == Queued {
 			sub.Job.State = Scheduled

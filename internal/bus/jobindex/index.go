@@ -303,7 +303,7 @@ func (x *Index) List(ctx context.Context, q jobs.Query) ([]jobs.Job, string, err
 	page, next := x.page(q)
 	for i := range page {
 		if page[i].Caller.Subject == "" { // known by its headers only
-			if sub, _, err := x.store.Find(ctx, jobs.Key{ID: page[i].ID}); err == nil {
+			if sub, _, err := x.store.Find(ctx, jobs.Key{ID: page[i].ID}, false); err == nil {
 				page[i] = sub.Job
 			}
 		}

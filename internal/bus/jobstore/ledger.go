@@ -58,10 +58,15 @@ func (s *Store) Append(ctx context.Context, m jobs.Move) (uint64, error) {
 	} else {
 		seq, err = s.js.Publish(ctx, out)
 	}
-	if inputErr := <-stored; err == nil && inputErr != nil {
-		return 0, fmt.Errorf("%w: %w", jobs.ErrInputNotStored, busError(inputErr))
+	inputErr := <-stored
+	if inputErr != nil {
+		// Whatever became of the event, whose answer may be lost as well.
+		inputErr = fmt.Errorf("%w: %w", jobs.ErrInputNotStored, busError(inputErr))
 	}
-	return seq, busError(err)
+	if err = errors.Join(busError(err), inputErr); err != nil {
+		return 0, err
+	}
+	return seq, nil
 }
 
 func (s *Store) lifecycle(m jobs.Move) (bus.Outgoing, error) {
@@ -143,6 +148,9 @@ func (s *Store) Input(ctx context.Context, k jobs.Key) (jobs.Submission, error) 
 		return jobs.Submission{}, fmt.Errorf("%w: %w", jobs.ErrNotFound, err)
 	}
 	m, err := s.js.Last(ctx, bus.StreamEvents, filter, false)
+	if errors.Is(err, bus.ErrNoMessage) { // a replica may lag
+		m, err = s.js.Last(ctx, bus.StreamEvents, filter, true)
+	}
 	if err != nil {
 		return jobs.Submission{}, busError(err)
 	}

@@ -86,7 +86,7 @@ func (s *Store) Schedule(ctx context.Context, sub jobs.Submission, at time.Time)
 }
 
 // Find implements jobs.Queue. The pool is not known, so all are asked at once.
-func (s *Store) Find(ctx context.Context, k jobs.Key) (jobs.Submission, jobs.Place, error) {
+func (s *Store) Find(ctx context.Context, k jobs.Key, leader bool) (jobs.Submission, jobs.Place, error) {
 	filters, err := findFilters(k)
 	if err != nil {
 		return jobs.Submission{}, "", fmt.Errorf("%w: %w", jobs.ErrNotFound, err)
@@ -99,7 +99,7 @@ func (s *Store) Find(ctx context.Context, k jobs.Key) (jobs.Submission, jobs.Pla
 	var wg sync.WaitGroup
 	for i, f := range filters {
 		wg.Go(func() {
-			m, err := s.js.Last(ctx, f.stream, f.filter, false)
+			m, err := s.js.Last(ctx, f.stream, f.filter, leader)
 			if err == nil {
 				results[i].sub, err = DecodeSubmission(m)
 			}
@@ -214,7 +214,7 @@ func (s *Store) InUse(ctx context.Context, jobID string) (bool, error) {
 	k := jobs.Key{ID: jobID}
 	looks := []func() error{
 		func() error { _, err := s.Last(ctx, k, true); return err },
-		func() error { _, _, err := s.Find(ctx, k); return err },
+		func() error { _, _, err := s.Find(ctx, k, true); return err },
 		func() error { _, err := s.Get(ctx, k); return err },
 	}
 	for _, look := range looks {

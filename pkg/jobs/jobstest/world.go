@@ -223,7 +223,7 @@ func (w *World) Schedule(_ context.Context, s jobs.Submission, at time.Time) err
 }
 
 // Find implements jobs.Queue.
-func (w *World) Find(_ context.Context, k jobs.Key) (jobs.Submission, jobs.Place, error) {
+func (w *World) Find(_ context.Context, k jobs.Key, _ bool) (jobs.Submission, jobs.Place, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	i := w.queued(k.ID)
