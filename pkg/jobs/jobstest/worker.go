@@ -79,7 +79,8 @@ func (w *World) attempt(ctx context.Context, worker string, s jobs.Submission, h
 	job.Attempt = job.Runs - job.Lost - job.Returned
 	run, cancel := context.WithCancel(ctx)
 	defer cancel()
-	seq, err := w.Append(ctx, jobs.Move{Job: job, Expected: rec.Sequence, Input: &s})
+	in := s // kept by the ledger, while s goes on
+	seq, err := w.Append(ctx, jobs.Move{Job: job, Expected: rec.Sequence, Input: &in})
 	if err != nil {
 		return
 	}
