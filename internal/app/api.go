@@ -160,31 +160,8 @@ func newArtifacts(ctx context.Context, js bus.JetStream, store *jobstore.Store, 
 		return nil, err
 	}
 	return artifacts.New(artifacts.Config{
-		Blobs: blobs, Index: index, LinkKey: keys.Link, Log: s.Log, Judge: judge(store),
+		Blobs: blobs, Index: index, LinkKey: keys.Link, Log: s.Log, Judge: store.Judge,
 	})
-}
-
-// judge asks a job's terminal record about an artifact one of its attempts
-// stored.
-func judge(store *jobstore.Store) func(context.Context, artifacts.Ref) (artifacts.Verdict, error) {
-	return func(ctx context.Context, ref artifacts.Ref) (artifacts.Verdict, error) {
-		k := jobs.Key{Tenant: ref.Tenant, Owner: ref.Owner, ID: ref.JobID}
-		rec, err := store.Last(ctx, k, true)
-		switch {
-		case errors.Is(err, jobs.ErrNotFound):
-			return artifacts.Lost, nil
-		case err != nil:
-			return artifacts.Undecided, err
-		case !rec.Job.State.Terminal():
-			return artifacts.Undecided, nil
-		}
-		for _, a := range rec.Job.Artifacts {
-			if a.Key == ref.Key {
-				return artifacts.Won, nil
-			}
-		}
-		return artifacts.Lost, nil
-	}
 }
 
 // follower gives the API the events of the hub.

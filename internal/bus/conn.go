@@ -103,6 +103,7 @@ type Conn struct {
 	// connect, so that the next call fails at once; deniedN is its size.
 	denied  sync.Map
 	deniedN atomic.Int32
+	losses  atomic.Uint64 // see Core.Losses
 
 	closed  chan struct{} // closed by the closed handler
 	watches sync.WaitGroup
@@ -165,6 +166,7 @@ func (c *Conn) options(ctx context.Context, cfg Config) []nats.Option {
 		nats.PingInterval(20 * time.Second), nats.MaxPingsOutstanding(2),
 		nats.DrainTimeout(5 * time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			c.losses.Add(1)
 			c.setUp(false)
 			if c.alive.Err() == nil { // not by Close
 				c.log.Warn().Err(err).Msg("bus connection lost")
@@ -210,6 +212,9 @@ func (c *Conn) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 		if _, seen := c.denied.LoadOrStore(subject, struct{}{}); !seen {
 			c.deniedN.Add(1)
 		}
+	}
+	if errors.Is(err, nats.ErrSlowConsumer) {
+		c.losses.Add(1)
 	}
 	ev := c.log.Warn().Err(err)
 	if sub != nil {

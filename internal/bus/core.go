@@ -30,6 +30,8 @@ func (k *core) Subscribe(subject string, fn func(CoreMessage)) (func(), error) {
 	return func() { _ = sub.Unsubscribe() }, nil // fails only on a closed connection
 }
 
+func (k *core) Losses() uint64 { return k.losses.Load() }
+
 func (k *core) Request(ctx context.Context, subject string, data []byte) (CoreMessage, error) {
 	c := (*Conn)(k)
 	m, err := c.call(ctx, &nats.Msg{Subject: c.names.subject(subject), Data: data})

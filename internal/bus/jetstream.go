@@ -118,6 +118,9 @@ type Core interface {
 	Subscribe(subject string, fn func(CoreMessage)) (stop func(), err error)
 	// Request sends a request and waits for one reply.
 	Request(ctx context.Context, subject string, data []byte) (CoreMessage, error)
+	// Losses counts the times at which subscribers may have missed messages:
+	// the connection went away, or one of them was too slow.
+	Losses() uint64
 }
 
 // CoreMessage is a message of the fire-and-forget side.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/rs/zerolog"
 
@@ -93,7 +94,11 @@ func (c *Consequences) bury(ctx context.Context, job jobs.Job, m bus.Message) er
 	sub.Job = job
 	err = c.Store.Bury(ctx, jobs.DeadLetter{Submission: sub, Poison: job.Poison, DeadAt: m.Time.UTC()})
 	if errors.Is(err, jobs.ErrConflict) {
-		return nil // buried before
+		// Buried before, or another replica is about to: look.
+		if _, err = c.Store.Get(ctx, job.Key()); err != nil {
+			return fmt.Errorf("dead letter of job %s: %w", job.ID, err)
+		}
+		return nil
 	}
 	if err == nil {
 		failpoint.Hit(failpoint.ConsequenceAfterDead)

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -52,22 +53,32 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 }
 
+// maxFaults bounds the jobs one pass fails to check before it breaks off.
+const maxFaults = 10
+
 // Pass checks once and returns how many jobs it put back.
 func (r *Reconciler) Pass(ctx context.Context) (repaired int, err error) {
 	grace := r.Grace
 	if grace == 0 {
 		grace = time.Minute
 	}
+	var faults []error
 	for _, k := range r.Jobs.Unfinished(time.Now().Add(-grace)) {
 		put, err := r.check(ctx, k)
-		if err != nil {
-			return repaired, err
-		}
 		if put {
 			repaired++
 		}
+		if err == nil {
+			continue
+		}
+		faults = append(faults, fmt.Errorf("check job %s: %w", k.ID, err))
+		// One bad job does not keep the others from being looked at, a bus
+		// that is away does.
+		if ctx.Err() != nil || errors.Is(err, jobs.ErrUnavailable) || len(faults) == maxFaults {
+			break
+		}
 	}
-	return repaired, nil
+	return repaired, errors.Join(faults...)
 }
 
 // check reads the lifecycle, then the queues, then the lifecycle again: a job
@@ -98,7 +109,11 @@ func (r *Reconciler) check(ctx context.Context, k jobs.Key) (repaired bool, err 
 		return false, err
 	}
 	sub.Job = after.Job
-	if err := r.Store.Enqueue(ctx, sub); err != nil && !errors.Is(err, jobs.ErrQueued) {
+	err = r.Store.Enqueue(ctx, sub)
+	if errors.Is(err, jobs.ErrQueued) {
+		return false, nil // another replica's reconciler was faster
+	}
+	if err != nil {
 		return false, err
 	}
 	r.Log.Warn().Str("job", k.ID).Str("state", string(after.Job.State)).Msg("job was in no queue, put back")

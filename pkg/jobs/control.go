@@ -104,8 +104,7 @@ func (s *Service) inputOf(ctx context.Context, job Job) (Submission, error) {
 		sub = dead.Submission
 	}
 	if errors.Is(err, ErrNotFound) {
-		return Submission{}, packs.Errorf(packs.NotFound,
-			"the input of this job is no longer kept; submit it anew with POST /api/v1/jobs")
+		return Submission{}, inputGone()
 	}
 	if err != nil {
 		return Submission{}, asError(err)
@@ -113,9 +112,16 @@ func (s *Service) inputOf(ctx context.Context, job Job) (Submission, error) {
 	return sub, nil
 }
 
+func inputGone() error {
+	return packs.Errorf(packs.NotFound, "the input of this job is no longer kept; submit it anew with POST /api/v1/jobs")
+}
+
 func (s *Service) replay(ctx context.Context, old Submission, edited json.RawMessage) (Job, error) {
 	input := edited
 	if len(input) == 0 {
+		if len(old.Input) == 0 && old.InputKey == "" {
+			return Job{}, inputGone()
+		}
 		var err error
 		if input, err = LoadInput(ctx, s.cfg.Stash, old); err != nil {
 			return Job{}, packs.Fail(packs.ArtifactFailed, err, "the stored input of the job cannot be read; pass it again")
@@ -130,6 +136,8 @@ func (s *Service) replay(ctx context.Context, old Submission, edited json.RawMes
 		return Job{}, err
 	}
 	sub.Job.ReplayOf = o.ID
+	// What the record says of attempts may be the pack's default.
+	sub.Job.RetryTimeouts = o.RetryTimeouts
 	return s.enqueue(ctx, sub)
 }
 

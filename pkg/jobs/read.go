@@ -54,7 +54,10 @@ func (s *Service) complete(ctx context.Context, job Job) (Job, error) {
 		n := s.cfg.Index.Ahead(job)
 		job.QueuePosition = &n
 	case job.State == Running && s.cfg.Feed != nil:
-		job.Progress = s.cfg.Feed.Progress(ctx, job.Key())
+		p := s.cfg.Feed.Progress(ctx, job.Key())
+		if p != nil && !p.At.Before(job.StartedAt) { // else of an earlier attempt
+			job.Progress = p
+		}
 	}
 	if job.OutputKey == "" {
 		return job, nil

@@ -149,6 +149,9 @@ func (r Request) faults() []packs.Detail {
 			add("/labels", "label %.80q: key of 1 to %d bytes and value of at most %d bytes", k, MaxLabelKey, MaxLabelValue)
 		}
 	}
+	if r.ParentID != "" && !validID(r.ParentID) {
+		add("/parent_id", "must be the id of a job")
+	}
 	if len(r.IdempotencyKey) > MaxIdempotencyKey || !utf8.ValidString(r.IdempotencyKey) {
 		add("", "Idempotency-Key must be valid UTF-8 of at most %d bytes", MaxIdempotencyKey)
 	}

@@ -52,27 +52,42 @@ type Rig struct {
 	Log    zerolog.Logger
 }
 
-// New starts a job system without workers.
+// New starts a job system without workers, which knows extra packs beside the
+// test packs.
 func New(t *testing.T, extra ...packs.Pack) *Rig {
 	t.Helper()
+	return NewProfile(t, func(*bus.Profile) {}, extra...)
+}
+
+// NewProfile is New on a bus of another profile.
+func NewProfile(t *testing.T, change func(*bus.Profile), extra ...packs.Pack) *Rig {
+	t.Helper()
 	r := &Rig{T: t, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)}
-	r.Env = bustest.Start(t, bustest.WithProfile(func(p *bus.Profile) { p.AckWait = AckWait }))
+	r.Env = bustest.Start(t, bustest.WithProfile(func(p *bus.Profile) {
+		p.AckWait = AckWait
+		change(p)
+	}))
 	r.Client = bustest.NewFaults(r.Env.Conn(bus.RoleAPI).JetStream())
 	js := bus.JetStream(r.Client)
 	r.Store = must(jobstore.New(js, "test", 1, r.Log))
 	r.Hub = must(jobfeed.New(r.Env.Conn(bus.RoleAPI).Core(), js, r.Log))
 	t.Cleanup(r.Hub.Close)
-	r.Arts = r.artifacts(bus.RoleAPI)
+	r.Arts = r.artifacts(js)
 	r.Packs = packs.NewCatalog(append(slices.Clone(testpacks.All), extra...)...)
 	r.Index = jobindex.New(js, r.Store, r.Hub, 0, r.Log)
-	r.Jobs = jobs.New(jobs.Config{
-		Ledger: r.Store, Queue: r.Store, Keys: r.Store, Index: r.Index, Feed: r.Hub, Dead: r.Store,
-		Stash: r.Arts, Packs: r.Packs, KeySecret: []byte("secret"),
-	})
+	r.Jobs = jobs.New(r.Config())
 	r.Background("index", r.Index.Run)
 	r.Background("mover", (&control.Mover{JS: js, Store: r.Store, Log: r.Log}).Run)
 	r.Background("consequences", (&control.Consequences{JS: js, Store: r.Store, Artifacts: r.Arts, Log: r.Log}).Run)
 	return r
+}
+
+// Config is that of the client side, for further replicas of it.
+func (r *Rig) Config() jobs.Config {
+	return jobs.Config{
+		Ledger: r.Store, Queue: r.Store, Keys: r.Store, Index: r.Index, Feed: r.Hub, Dead: r.Store,
+		Stash: r.Arts, Packs: r.Packs, KeySecret: []byte("secret"),
+	}
 }
 
 func must[T any](v T, err error) T {
@@ -82,11 +97,10 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-func (r *Rig) artifacts(role bus.Role) *artifacts.Store {
+func (r *Rig) artifacts(js bus.JetStream) *artifacts.Store {
 	ctx := bustest.Context(r.T)
-	js := r.Env.Conn(role).JetStream()
 	return must(artifacts.New(artifacts.Config{
-		Blobs: must(artifactstore.NewBlobs(ctx, js)), Index: must(artifactstore.NewIndex(ctx, js)), Log: r.Log,
+		Blobs: must(artifactstore.NewBlobs(ctx, js)), Index: must(artifactstore.NewIndex(ctx, js)), Judge: r.Store.Judge, Log: r.Log,
 	}))
 }
 
@@ -123,7 +137,7 @@ func (r *Rig) FaultyWorker(id string, change ...func(*worker.Config)) (stop func
 		ID: id, Host: "here", Slots: map[string]int{"core": 4},
 		Source: store, Ledger: store, Queue: store,
 		Reports: must(jobfeed.NewReports(conn.Core(), js, "test", r.Log)),
-		Packs:   r.Packs, Artifacts: r.artifacts(bus.RoleWorker), HTTP: &http.Client{},
+		Packs:   r.Packs, Artifacts: r.artifacts(js), HTTP: &http.Client{},
 		CheckURL:   func(context.Context, string) error { return nil },
 		ScratchDir: r.T.TempDir(), Heartbeat: AckWait / 3, CancelGrace: 2 * time.Second, Drain: 200 * time.Millisecond,
 		Backoff: func(int) time.Duration { return 50 * time.Millisecond }, Log: r.Log,

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -25,8 +26,10 @@ type Message struct {
 	// Type is the CloudEvents type; empty for headers that carry none.
 	Type    string
 	Subject string // "live.…"
-	Header  map[string][]string
-	Data    []byte
+	// Sequence is that of the stored message.
+	Sequence uint64
+	Header   map[string][]string
+	Data     []byte
 }
 
 // Hub fans the live messages of the bus out. It implements jobs.Feed and
@@ -71,6 +74,9 @@ func (h *Hub) Close() {
 	}
 }
 
+// Losses counts the times at which live messages may have been missed.
+func (h *Hub) Losses() uint64 { return h.core.Losses() }
+
 // Tap calls fn for every live message from now on, on the one goroutine of
 // the subscription: fn must be quick.
 func (h *Hub) Tap(fn func(Message)) {
@@ -87,6 +93,9 @@ func (h *Hub) receive(m bus.CoreMessage) {
 	msg := Message{Tenant: t[1], Owner: t[2], JobID: t[3], Kind: t[4], Subject: m.Subject, Header: m.Header, Data: m.Data}
 	if v := m.Header["ce-type"]; len(v) > 0 {
 		msg.Type = v[0]
+	}
+	if v := m.Header["Nats-Sequence"]; len(v) > 0 {
+		msg.Sequence, _ = strconv.ParseUint(v[0], 10, 64) // the server wrote it
 	}
 	h.mu.Lock()
 	taps := h.taps

@@ -20,15 +20,17 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
-	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
 // DefaultLimit is how many jobs are remembered; the oldest ended ones go
 // first. A record is about one kilobyte.
 const DefaultLimit = 100_000
 
-// refreshEvery is how often the places where jobs wait are read again.
 const refreshEvery = 30 * time.Second
+
+// maxRaw is the largest record kept as it came. A larger one is decoded at
+// once, for it is the output that makes it large, and lists show none.
+const maxRaw = 4 << 10
 
 // entry is one job. The record is decoded when somebody asks for it: most are
 // never looked at.
@@ -36,25 +38,38 @@ type entry struct {
 	id            string
 	tenant, owner string
 	state         jobs.State
+	sequence      uint64 // of the event raw came from, 0: none heard of
 	raw           []byte
 	job           *jobs.Job
+	// subject is where the message of a job lies of which only the headers
+	// are known; empty for all others.
+	subject string
 	// seen is the refresh in which a waiting job was last found waiting.
 	seen uint64
 }
 
 // Index implements jobs.Index. Safe for concurrent use.
 type Index struct {
+	// RefreshEvery is how often the places where jobs wait are read again,
+	// and what the live feed lost; default 30 s. Set it before Run.
+	RefreshEvery time.Duration
+
 	js    bus.JetStream
 	store *jobstore.Store
+	hub   *jobfeed.Hub
 	limit int
 	log   zerolog.Logger
 	ready chan struct{}
+
+	// Touched by Run only: every event up to mark is known as of losses.
+	mark, losses uint64
 
 	mu      sync.Mutex // guards the fields below
 	byID    map[string]*entry
 	ordered []*entry // by id, which orders by time of submit; sorted lazily
 	sorted  bool
 	round   uint64
+	heard   uint64 // the highest sequence of an event
 }
 
 // New returns an Index that hears of jobs from hub. Run fills it.
@@ -62,7 +77,7 @@ func New(js bus.JetStream, store *jobstore.Store, hub *jobfeed.Hub, limit int, l
 	if limit <= 0 {
 		limit = DefaultLimit
 	}
-	x := &Index{js: js, store: store, limit: limit, log: log, ready: make(chan struct{}), byID: map[string]*entry{}, sorted: true}
+	x := &Index{js: js, store: store, hub: hub, limit: limit, log: log, ready: make(chan struct{}), byID: map[string]*entry{}, sorted: true}
 	hub.Tap(x.hear)
 	return x
 }
@@ -86,7 +101,11 @@ func (x *Index) Run(ctx context.Context) error {
 		}
 	}
 	close(x.ready)
-	tick := time.NewTicker(refreshEvery)
+	every := x.RefreshEvery
+	if every == 0 {
+		every = refreshEvery
+	}
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -101,22 +120,51 @@ func (x *Index) Run(ctx context.Context) error {
 }
 
 func (x *Index) load(ctx context.Context) error {
-	err := x.js.Scan(ctx, bus.StreamEvents, []string{"evt.*.*.*.lc"}, 0, func(m bus.Message) error {
+	losses := x.hub.Losses()
+	if err := x.scan(ctx); err != nil {
+		return err
+	}
+	x.losses = losses
+	return x.refresh(ctx)
+}
+
+// scan reads the events after mark.
+func (x *Index) scan(ctx context.Context) error {
+	err := x.js.Scan(ctx, bus.StreamEvents, []string{"evt.*.*.*.lc"}, x.mark+1, func(m bus.Message) error {
 		t := strings.Split(m.Subject, ".")
 		if typ := m.Header["ce-type"]; len(t) == 5 && len(typ) > 0 {
-			x.put(t[1], t[2], t[3], stateOf(typ[0]), m.Data)
+			x.put(t[1], t[2], t[3], stateOf(typ[0]), m.Sequence, m.Data)
 		}
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("read lifecycle stream: %w", err)
 	}
-	return x.refresh(ctx)
+	return nil
 }
 
-// refresh adds waiting jobs that no live message told of, and forgets those
-// that wait no more and of which no event is known.
+// catchUp reads the events that the live feed may have missed.
+func (x *Index) catchUp(ctx context.Context) error {
+	x.mu.Lock()
+	heard := x.heard
+	x.mu.Unlock()
+	// What was heard is complete unless something was lost before now.
+	if losses := x.hub.Losses(); losses != x.losses {
+		if err := x.scan(ctx); err != nil {
+			return err
+		}
+		x.losses = losses
+	}
+	x.mark = heard
+	return nil
+}
+
+// refresh adds what no live message told of, and forgets the jobs that wait
+// no more and of which no event is known.
 func (x *Index) refresh(ctx context.Context) error {
+	if err := x.catchUp(ctx); err != nil {
+		return err
+	}
 	x.mu.Lock()
 	x.round++
 	round := x.round
@@ -146,8 +194,8 @@ func (x *Index) waiting(job jobs.Job, round uint64) {
 		e.state = job.State
 	}
 	e.seen = round
-	if e.job == nil && e.raw == nil {
-		e.job = &job
+	if e.subject != "" || e.job == nil && e.raw == nil {
+		e.job, e.subject = &job, ""
 	}
 }
 
@@ -157,7 +205,7 @@ func (x *Index) forgetGone(round uint64) {
 	// A job heard of as queued that was not found twice was cancelled or
 	// claimed, and its event was lost on the way.
 	for id, e := range x.byID {
-		if e.state == jobs.Queued && e.seen+2 <= round {
+		if (e.state == jobs.Queued || e.state == jobs.Scheduled) && e.sequence == 0 && e.seen+2 <= round {
 			delete(x.byID, id)
 			x.sorted = false
 		}
@@ -168,7 +216,7 @@ func (x *Index) forgetGone(round uint64) {
 func (x *Index) hear(m jobfeed.Message) {
 	switch m.Kind {
 	case events.KindLifecycle:
-		x.put(m.Tenant, m.Owner, m.JobID, stateOf(m.Type), m.Data)
+		x.put(m.Tenant, m.Owner, m.JobID, stateOf(m.Type), m.Sequence, m.Data)
 	case events.KindQueued:
 		x.queued(m)
 	}
@@ -185,8 +233,9 @@ func (x *Index) queued(m jobfeed.Message) {
 	e.state, e.seen = jobs.Queued, x.round
 	job := jobs.Job{ID: m.JobID, State: jobs.Queued, Pack: first(m.Header[jobstore.PackHeader])}
 	// Nats-Subject: <prefix>.job.<pool>.<lane>.…
-	if t := strings.Split(first(m.Header["Nats-Subject"]), "."); len(t) > 3 {
-		job.Pool, job.Priority = t[2], jobs.Priority(t[3])
+	_, subject, _ := strings.Cut(first(m.Header["Nats-Subject"]), ".")
+	if s, err := events.Parse(subject); err == nil {
+		job.Pool, job.Priority, e.subject = s.Pool, s.Lane, subject
 	}
 	job.CreatedAt, _ = time.Parse(time.RFC3339Nano, first(m.Header["ce-time"]))
 	e.job = &job
@@ -217,7 +266,7 @@ func stateOf(typ string) jobs.State {
 	return ""
 }
 
-func (x *Index) put(tenant, owner, id string, state jobs.State, raw []byte) {
+func (x *Index) put(tenant, owner, id string, state jobs.State, sequence uint64, raw []byte) {
 	if state == "" {
 		return
 	}
@@ -227,10 +276,14 @@ func (x *Index) put(tenant, owner, id string, state jobs.State, raw []byte) {
 	if e == nil {
 		e = x.add(tenant, owner, id)
 	}
-	if e.state.Terminal() && !state.Terminal() {
+	x.heard = max(x.heard, sequence)
+	if sequence <= e.sequence {
 		return // an older event, read after a newer one was heard
 	}
-	e.state, e.raw, e.job = state, raw, nil
+	e.state, e.sequence, e.raw, e.job, e.subject = state, sequence, raw, nil, ""
+	if len(raw) > maxRaw {
+		e.record()
+	}
 }
 
 // add makes an entry; x.mu is held.
@@ -285,100 +338,4 @@ func (e *entry) record() (jobs.Job, bool) {
 		j.Output = nil // lists do not show outputs
 	}
 	return *e.job, true
-}
-
-// List implements jobs.Index. The cursor is the id of the last job shown.
-func (x *Index) List(ctx context.Context, q jobs.Query) ([]jobs.Job, string, error) {
-	select {
-	case <-x.ready:
-	case <-ctx.Done():
-		return nil, "", ctx.Err()
-	}
-	if q.Limit == 0 {
-		q.Limit = 50
-	}
-	if q.Cursor != "" && len(q.Cursor) != 36 {
-		return nil, "", packs.Errorf(packs.InvalidInput, "cursor is not one this list handed out")
-	}
-	page, next := x.page(q)
-	for i := range page {
-		if page[i].Caller.Subject == "" { // known by its headers only
-			if sub, _, err := x.store.Find(ctx, jobs.Key{ID: page[i].ID}, false); err == nil {
-				page[i] = sub.Job
-			}
-		}
-	}
-	return page, next, nil
-}
-
-func (x *Index) page(q jobs.Query) (page []jobs.Job, next string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.sort()
-	for i := len(x.ordered) - 1; i >= 0; i-- {
-		e := x.ordered[i]
-		if q.Cursor != "" && e.id >= q.Cursor || !e.belongs(q) {
-			continue
-		}
-		job, ok := e.record()
-		if !ok || !matches(q, job) {
-			continue
-		}
-		if len(page) == q.Limit {
-			return page, page[len(page)-1].ID
-		}
-		page = append(page, job)
-	}
-	return page, ""
-}
-
-func (e *entry) belongs(q jobs.Query) bool {
-	return (q.Tenant == "" || q.Tenant == e.tenant) && (q.Owner == "" || q.Owner == e.owner) &&
-		(q.State == "" || q.State == e.state)
-}
-
-func matches(q jobs.Query, j jobs.Job) bool {
-	switch {
-	case q.Pack != "" && q.Pack != j.Pack, q.Pool != "" && q.Pool != j.Pool, q.Parent != "" && q.Parent != j.ParentID:
-		return false
-	case !q.Since.IsZero() && j.CreatedAt.Before(q.Since), !q.Until.IsZero() && j.CreatedAt.After(q.Until):
-		return false
-	case q.LabelKey != "":
-		v, ok := j.Labels[q.LabelKey]
-		return ok && (q.LabelValue == "" || q.LabelValue == v)
-	}
-	return true
-}
-
-// Ahead implements jobs.Index.
-func (x *Index) Ahead(j jobs.Job) int {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	n := 0
-	for _, e := range x.byID {
-		if e.state != jobs.Queued || e.id >= j.ID {
-			continue
-		}
-		if other, ok := e.record(); ok && other.Pool == j.Pool && other.Priority == j.Priority {
-			n++
-		}
-	}
-	return n
-}
-
-// Unfinished returns the keys of the jobs that have not ended as far as this
-// replica knows, submitted before the given time.
-func (x *Index) Unfinished(before time.Time) []jobs.Key {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	var out []jobs.Key
-	for _, e := range x.byID {
-		if e.state.Terminal() {
-			continue
-		}
-		if j, ok := e.record(); ok && j.CreatedAt.Before(before) {
-			out = append(out, jobs.Key{Tenant: e.tenant, Owner: e.owner, ID: e.id})
-		}
-	}
-	return out
 }

@@ -82,8 +82,12 @@ func (s *Store) List(ctx context.Context, q jobs.DeadQuery) ([]jobs.DeadLetter, 
 			return nil
 		}
 		d, err := decodeDead(m)
-		if err != nil || q.Pack != "" && d.Submission.Job.Pack != q.Pack {
-			return err
+		if err != nil {
+			s.log.Warn().Err(err).Msg("dead letter not understood, left out of the list")
+			return nil
+		}
+		if q.Pack != "" && d.Submission.Job.Pack != q.Pack {
+			return nil
 		}
 		if newest = append(newest, letter{d, m.Sequence}); len(newest) > limit+1 {
 			newest = newest[1:]

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 )
@@ -52,4 +53,24 @@ func busError(err error) error {
 		return fmt.Errorf("%w: %w", jobs.ErrUnavailable, err)
 	}
 	return err
+}
+
+// Judge says whether the attempt that stored ref has won its job: what
+// artifacts.Config asks for.
+func (s *Store) Judge(ctx context.Context, ref artifacts.Ref) (artifacts.Verdict, error) {
+	rec, err := s.Last(ctx, jobs.Key{Tenant: ref.Tenant, Owner: ref.Owner, ID: ref.JobID}, true)
+	switch {
+	case errors.Is(err, jobs.ErrNotFound):
+		return artifacts.Lost, nil
+	case err != nil:
+		return artifacts.Undecided, err
+	case !rec.Job.State.Terminal():
+		return artifacts.Undecided, nil
+	}
+	for _, a := range rec.Job.Artifacts {
+		if a.Key == ref.Key {
+			return artifacts.Won, nil
+		}
+	}
+	return artifacts.Lost, nil
 }
