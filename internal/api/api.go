@@ -65,6 +65,8 @@ type Config struct {
 type Limits struct {
 	// Body is the largest JSON body in bytes, unless a pack allows more; 8 MiB.
 	Body int64
+	// Batch is the largest body of a batch in bytes; 32 MiB.
+	Batch int64
 	// Upload is the largest uploaded file in bytes; 5 GiB.
 	Upload int64
 	// Wait is how long a call of a pack waits for the result unless it says
@@ -80,6 +82,7 @@ type Limits struct {
 
 func (l Limits) withDefaults() Limits {
 	set(&l.Body, 8<<20)
+	set(&l.Batch, 32<<20)
 	set(&l.Upload, 5<<30)
 	set(&l.Wait, 60*time.Second)
 	set(&l.MaxWait, 900*time.Second)

@@ -43,18 +43,8 @@ func (a *API) submitJob(x *exchange, r *http.Request) error {
 	req := jobs.Request{
 		IdempotencyKey: r.Header.Get("Idempotency-Key"), TraceParent: telemetry.TraceParent(r.Context()),
 	}
-	faults, err := wire.DecodeObject(body, map[string]any{
-		"pack": &req.Pack, "version": &req.Version, "input": &req.Input, "priority": &req.Priority,
-		"timeout_s": &req.TimeoutS, "max_attempts": &req.MaxAttempts, "labels": &req.Labels, "parent_id": &req.ParentID,
-	})
-	if err != nil {
+	if err := a.decodeJob(body, &req, requestKeys(&req)); err != nil {
 		return err
-	}
-	if req.Pack == "" && !slices.ContainsFunc(faults, func(d packs.Detail) bool { return d.Pointer == "/pack" }) {
-		faults = append(faults, packs.Detail{Pointer: "/pack", Message: "is required: the name of the pack to run"})
-	}
-	if len(faults) > 0 {
-		return wire.Invalid(append(faults, a.inputFaults(req)...))
 	}
 	if int64(len(body)-len(req.Input)) > a.cfg.Limits.Body {
 		return wire.TooLarge(a.cfg.Limits.Body)
@@ -64,6 +54,30 @@ func (a *API) submitJob(x *exchange, r *http.Request) error {
 		return a.belowInput(err, req)
 	}
 	return a.accepted(x, r, job)
+}
+
+// requestKeys are the keys of a submit and where they go.
+func requestKeys(req *jobs.Request) map[string]any {
+	return map[string]any{
+		"pack": &req.Pack, "version": &req.Version, "input": &req.Input, "priority": &req.Priority,
+		"timeout_s": &req.TimeoutS, "max_attempts": &req.MaxAttempts, "labels": &req.Labels, "parent_id": &req.ParentID,
+	}
+}
+
+// decodeJob decodes the body of a submit into the fields of req by keys, and
+// tells all faults at once, those of the pack's input too.
+func (a *API) decodeJob(body []byte, req *jobs.Request, keys map[string]any) error {
+	faults, err := wire.DecodeObject(body, keys)
+	if err != nil {
+		return err
+	}
+	if req.Pack == "" && !slices.ContainsFunc(faults, func(d packs.Detail) bool { return d.Pointer == "/pack" }) {
+		faults = append(faults, packs.Detail{Pointer: "/pack", Message: "is required: the name of the pack to run"})
+	}
+	if len(faults) > 0 {
+		return wire.Invalid(append(faults, a.inputFaults(*req)...))
+	}
+	return nil
 }
 
 // inputFaults are the faults of the pack's input, located in the body of a

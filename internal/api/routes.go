@@ -89,6 +89,12 @@ func (a *API) jobRoutes() []*route {
 	submit.Description = "Answers 202 once the bus has the job safe. Every fault of the body and of the pack's input is told at once."
 	submit.Params, submit.Body, submit.Answers = []openapi.Param{keyParam}, jobs.Request{}, []openapi.Answer{jobAnswer}
 
+	batch := op(post, "/api/v1/jobs/batch", "submit_jobs", runPacks, "Submit up to 1,000 jobs")
+	batch.Description = "Each is answered on its own, with its record or its error, in order; some may be refused while others run. " +
+		"The Idempotency-Key covers the batch: the same one gives the same jobs. An item may have an idempotency_key of its own. The body may have 32 MiB."
+	batch.Params, batch.Body = []openapi.Param{keyParam}, client.BatchRequest{}
+	batch.Answers = []openapi.Answer{{Status: ok, Description: "What became of each.", Body: client.BatchResult{}}}
+
 	list := op(get, "/api/v1/jobs", "list_jobs", readPacks, "List jobs, newest first")
 	list.Params = []openapi.Param{
 		query("state", "", "scheduled, queued, running, retrying, succeeded, failed or cancelled."),
@@ -129,7 +135,7 @@ func (a *API) jobRoutes() []*route {
 	retry.Body, retry.BodyOptional, retry.Answers = client.RetryRequest{}, true, []openapi.Answer{jobAnswer}
 
 	return []*route{
-		{submit, false, a.submitJob}, {list, false, a.listJobs}, {show, false, a.showJob}, {result, false, a.jobResult},
+		{submit, false, a.submitJob}, {batch, false, a.submitBatch}, {list, false, a.listJobs}, {show, false, a.showJob}, {result, false, a.jobResult},
 		{events, false, a.streamEvents}, {logs, false, a.streamLogs}, {cancel, false, a.cancelJob}, {retry, false, a.retryJob},
 	}
 }

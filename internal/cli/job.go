@@ -17,6 +17,7 @@ import (
 // job is helmdeck job.
 type job struct {
 	Submit jobSubmit `cmd:"" help:"Submit a job and print its id."`
+	Batch  jobBatch  `cmd:"" help:"Submit many jobs from a file, one a line, and print their ids."`
 	List   jobList   `cmd:"" help:"List jobs, newest first."`
 	Show   jobShow   `cmd:"" help:"Show the record of a job."`
 	Watch  jobWatch  `cmd:"" help:"Follow a job and print its result."`

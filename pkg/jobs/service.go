@@ -76,6 +76,11 @@ func (s *Service) Submit(ctx context.Context, c identity.Caller, r Request) (Job
 	if err != nil {
 		return Job{}, err
 	}
+	return s.accept(ctx, c, r, sub)
+}
+
+// accept puts what prepare made of r into its queue.
+func (s *Service) accept(ctx context.Context, c identity.Caller, r Request, sub Submission) (Job, error) {
 	if r.IdempotencyKey != "" {
 		return s.submitKeyed(ctx, c, r, sub)
 	}
