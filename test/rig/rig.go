@@ -40,7 +40,7 @@ var Ann = identity.Caller{Subject: "Ann"}
 // Rig is a job system on a real bus in this process.
 type Rig struct {
 	T     *testing.T
-	Env   *bustest.Env
+	Env   *bustest.Env // nil on a cluster
 	Store *jobstore.Store // of the client side, past its Faults
 	Hub   *jobfeed.Hub
 	Index *jobindex.Index
@@ -50,6 +50,8 @@ type Rig struct {
 	// Client breaks the calls of the client side and of the control loops.
 	Client *bustest.Faults
 	Log    zerolog.Logger
+
+	dial func(bus.Role) *bus.Conn // a new connection through a socket
 }
 
 // New starts a job system without workers, which knows extra packs beside the
@@ -62,16 +64,32 @@ func New(t *testing.T, extra ...packs.Pack) *Rig {
 // NewProfile is New on a bus of another profile.
 func NewProfile(t *testing.T, change func(*bus.Profile), extra ...packs.Pack) *Rig {
 	t.Helper()
-	r := &Rig{T: t, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)}
-	r.Env = bustest.Start(t, bustest.WithProfile(func(p *bus.Profile) {
+	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
+	env := bustest.Start(t, bustest.WithProfile(func(p *bus.Profile) {
 		p.AckWait = AckWait
 		change(p)
 	}))
-	r.Client = bustest.NewFaults(r.Env.Conn(bus.RoleAPI).JetStream())
+	r := &Rig{T: t, Env: env, Log: log, dial: env.TCP}
+	r.start(env.Conn(bus.RoleAPI), extra)
+	return r
+}
+
+// OnCluster is New on three servers. Connections go to any of them.
+func OnCluster(t *testing.T, c *bustest.Cluster, log zerolog.Logger, extra ...packs.Pack) *Rig {
+	t.Helper()
+	r := &Rig{T: t, Log: log, dial: func(role bus.Role) *bus.Conn { return c.Dial(role, string(role)) }}
+	r.start(c.Dial(bus.RoleAPI, "api"), extra)
+	return r
+}
+
+// start builds the client side and the control loops.
+func (r *Rig) start(conn *bus.Conn, extra []packs.Pack) {
+	r.T.Helper()
+	r.Client = bustest.NewFaults(conn.JetStream())
 	js := bus.JetStream(r.Client)
 	r.Store = must(jobstore.New(js, "test", 1, r.Log))
-	r.Hub = must(jobfeed.New(r.Env.Conn(bus.RoleAPI).Core(), js, r.Log))
-	t.Cleanup(r.Hub.Close)
+	r.Hub = must(jobfeed.New(conn.Core(), js, r.Log))
+	r.T.Cleanup(r.Hub.Close)
 	r.Arts = r.artifacts(js)
 	r.Packs = packs.NewCatalog(append(slices.Clone(testpacks.All), extra...)...)
 	r.Index = jobindex.New(js, r.Store, r.Hub, 0, r.Log)
@@ -79,7 +97,6 @@ func NewProfile(t *testing.T, change func(*bus.Profile), extra ...packs.Pack) *R
 	r.Background("index", r.Index.Run)
 	r.Background("mover", (&control.Mover{JS: js, Store: r.Store, Log: r.Log}).Run)
 	r.Background("consequences", (&control.Consequences{JS: js, Store: r.Store, Artifacts: r.Arts, Log: r.Log}).Run)
-	return r
 }
 
 // Config is that of the client side, for further replicas of it.
@@ -129,7 +146,7 @@ func (r *Rig) Worker(id string, change ...func(*worker.Config)) (stop func()) {
 // FaultyWorker is Worker with the wrapper that breaks its calls.
 func (r *Rig) FaultyWorker(id string, change ...func(*worker.Config)) (stop func(), faults *bustest.Faults) {
 	r.T.Helper()
-	conn := r.Env.TCP(bus.RoleWorker)
+	conn := r.dial(bus.RoleWorker)
 	faults = bustest.NewFaults(conn.JetStream())
 	js := bus.JetStream(faults)
 	store := must(jobstore.New(js, "test", 1, r.Log))
