@@ -40,7 +40,7 @@ var Ann = identity.Caller{Subject: "Ann"}
 // Rig is a job system on a real bus in this process.
 type Rig struct {
 	T     *testing.T
-	Env   *bustest.Env // nil on a cluster
+	Env   *bustest.Env    // nil on a cluster
 	Store *jobstore.Store // of the client side, past its Faults
 	Hub   *jobfeed.Hub
 	Index *jobindex.Index
