@@ -153,6 +153,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		return nil, fmt.Errorf("open JetStream: %w", err)
 	}
 	c.js = js
+	c.watches.Go(c.keepQuorum)
 	return c, nil
 }
 

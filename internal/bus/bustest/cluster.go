@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,22 +85,24 @@ func StartCluster(t testing.TB, profile bus.Profile, log zerolog.Logger) *Cluste
 	return c
 }
 
+// freePorts finds ports below those the system hands out by itself, which could
+// be taken while a node is down.
 func freePorts(t testing.TB, n int) []int {
 	t.Helper()
 	var ports []int
-	var held []net.Listener
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+	for range 1000 {
+		port := 10_000 + rand.N(22_000)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil || slices.Contains(ports, port) {
+			continue
 		}
-		held = append(held, l)
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		_ = l.Close() // given to a server
+		if ports = append(ports, port); len(ports) == n {
+			return ports
+		}
 	}
-	for _, l := range held {
-		_ = l.Close() // given to the servers
-	}
-	return ports
+	t.Fatal("no free ports")
+	return nil
 }
 
 // Start starts node i, which must not run.
@@ -174,6 +179,8 @@ func (c *Cluster) Await(ctx context.Context) {
 		}
 		select {
 		case <-tick.C:
+		case <-c.nodes[i].done:
+			c.t.Fatalf("node %d ended by itself", i)
 		case <-ctx.Done():
 			c.t.Fatalf("node %d is not healthy: %v", i, c.get(context.Background(), i, "/healthz", nil))
 		}
@@ -194,7 +201,8 @@ func (c *Cluster) get(ctx context.Context, i int, path string, into any) error {
 	}
 	defer func() { _ = resp.Body.Close() }() // read only
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", path, resp.Status)
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500)) // for people
+		return fmt.Errorf("%s: %s: %s", path, resp.Status, text)
 	}
 	if into == nil {
 		return nil
@@ -205,11 +213,22 @@ func (c *Cluster) get(ctx context.Context, i int, path string, into any) error {
 // Leader returns the node that leads stream, which must have a leader.
 func (c *Cluster) Leader(ctx context.Context, stream string) int {
 	c.t.Helper()
+	return c.leader(ctx, stream, -1)
+}
+
+// Moved waits until another node than old leads stream.
+func (c *Cluster) Moved(ctx context.Context, stream string, old int) {
+	c.t.Helper()
+	c.leader(ctx, stream, old)
+}
+
+func (c *Cluster) leader(ctx context.Context, stream string, not int) int {
+	c.t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		for i := range Nodes {
-			if c.leads(ctx, i, stream) {
+			if i != not && c.leads(ctx, i, stream) {
 				return i
 			}
 		}
@@ -245,22 +264,28 @@ func (c *Cluster) leads(ctx context.Context, i int, stream string) bool {
 	return false
 }
 
-// URLs are the addresses of all nodes, node first named first.
-func (c *Cluster) URLs(first int) string {
-	var urls []string
-	for i := range Nodes {
-		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", c.nodes[(first+i)%Nodes].conf.Port))
-	}
-	return strings.Join(urls, ",")
-}
-
 // Dial connects a role to any node until the test ends.
 func (c *Cluster) Dial(role bus.Role, name string) *bus.Conn {
 	c.t.Helper()
+	return c.connect(role, name, 0, 1, 2)
+}
+
+// DialNode connects a role to node i, which names the others to it.
+func (c *Cluster) DialNode(i int, role bus.Role, name string) *bus.Conn {
+	c.t.Helper()
+	return c.connect(role, name, i)
+}
+
+func (c *Cluster) connect(role bus.Role, name string, nodes ...int) *bus.Conn {
+	c.t.Helper()
+	var urls []string
+	for _, i := range nodes {
+		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", c.nodes[i].conf.Port))
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	conn, err := bus.Connect(ctx, bus.Config{
-		URL: c.URLs(0), User: role, Password: string(role), Name: name, Profile: c.prof,
+		URL: strings.Join(urls, ","), User: role, Password: string(role), Name: name, Profile: c.prof,
 		Timeout: 10 * time.Second, Log: c.log.With().Str("conn", name).Logger(),
 	})
 	if err != nil {
