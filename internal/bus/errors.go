@@ -25,6 +25,9 @@ var (
 
 // Error codes of the server that say more than their text.
 const (
+	codeNoCluster             = 10008 // the server is cut off from its peers
+	codeNotLeader             = 10009
+	codeNotReady              = 10163 // the sequence of the subject is not known yet
 	codeInsufficientResources = 10023 // JetStream was shut down for want of space
 	codeMemoryExceeded        = 10028
 	codeNoMessage             = 10037
@@ -49,7 +52,7 @@ func apiError(e *jetstream.APIError) error {
 		sentinel = ErrFull
 	case codeInsufficientResources:
 		sentinel = ErrFrozen
-	case codeBatchIncomplete:
+	case codeBatchIncomplete, codeNoCluster, codeNotLeader, codeNotReady:
 		sentinel = ErrUnavailable
 	case codeBatchDuplicate:
 		sentinel = ErrDuplicate

@@ -103,7 +103,7 @@ func (s *site) submit(r *rig.Rig, value string, n int) {
 			return
 		}
 		var pe *packs.Error
-		if !errors.As(err, &pe) || ctx.Err() != nil {
+		if !errors.As(err, &pe) || !pe.Code.Retryable() || ctx.Err() != nil {
 			s.refused.Add(1)
 			s.t.Logf("submit given up: %v", err)
 			return
