@@ -37,6 +37,8 @@ func (job) Help() string {
 
 type jobSubmit struct {
 	request
+	At string        `placeholder:"TIME" help:"Run it at a time (RFC 3339); a past one is now."`
+	In time.Duration `placeholder:"DURATION" help:"Run it after a while, such as 90m."`
 	caller
 }
 
@@ -47,21 +49,41 @@ func (jobSubmit) Help() string {
 Examples:
 
     helmdeck job submit http.fetch url=https://example.org/ --priority low --label batch=7
-    helmdeck job submit slides.render markdown=@deck.md --idempotency-key deck-42`
+    helmdeck job submit slides.render markdown=@deck.md --idempotency-key deck-42
+    helmdeck job submit http.fetch url=https://example.org/ --in 90m
+    helmdeck job submit http.fetch url=https://example.org/ --at 2030-01-31T06:00:00+01:00`
 }
 
 // Run submits.
 func (j *jobSubmit) Run(ctx context.Context, con *console.Console) error {
+	put, err := j.later()
+	if err != nil {
+		return err
+	}
 	c, err := j.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	job, err := j.submit(ctx, con, c)
+	job, err := j.submit(ctx, con, c, put)
 	if err != nil {
 		return err
 	}
 	return showID(con, job)
+}
+
+// later puts the job off as --at and --in say.
+func (j *jobSubmit) later() (func(*jobs.Request), error) {
+	switch {
+	case j.At != "" && j.In != 0:
+		return nil, misused("give --at or --in, not both")
+	case j.In < 0 || j.In > 0 && j.In < time.Second:
+		return nil, misused("--in must be at least 1s, got %s", j.In)
+	}
+	at, err := instant("--at", j.At)
+	return func(r *jobs.Request) {
+		r.RunAt, r.DelayS = at, int((j.In+time.Second-1)/time.Second)
+	}, err
 }
 
 type jobShow struct {

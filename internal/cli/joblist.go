@@ -87,6 +87,18 @@ func moment(flag, s string) (time.Time, error) {
 	return t, nil
 }
 
+// instant reads a time, the zero one when s is empty.
+func instant(flag, s string) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return t, misused("%s: %q is no time such as 2026-01-31T12:00:00Z", flag, s)
+	}
+	return t, nil
+}
+
 // remark is the most telling thing about a job in few words.
 func remark(j *jobs.Job) string {
 	switch {
@@ -98,6 +110,8 @@ func remark(j *jobs.Job) string {
 		return shorten(lastFault(*j))
 	case j.State == jobs.Running && j.Progress != nil:
 		return shorten(fmt.Sprintf("%.0f %% %s", j.Progress.Percent, j.Progress.Message))
+	case j.State == jobs.Scheduled:
+		return "runs at " + console.Time(j.ScheduledFor)
 	case j.State == jobs.Queued && j.QueuePosition != nil:
 		return fmt.Sprintf("%d before it", *j.QueuePosition)
 	case j.State == jobs.Succeeded:

@@ -34,27 +34,39 @@ type request struct {
 
 // submit sends the job. Repeating it on the way does no harm: without a key of
 // the user's it gets a random one.
-func (r *request) submit(ctx context.Context, con *console.Console, c *client.Client) (jobs.Job, error) {
-	name, version, err := nameAndVersion(r.Name, r.Version)
+func (r *request) submit(ctx context.Context, con *console.Console, c *client.Client, change ...func(*jobs.Request)) (jobs.Job, error) {
+	req, err := r.build(ctx, con, c)
 	if err != nil {
 		return jobs.Job{}, err
 	}
-	in, err := r.input(ctx, con, c, name, version)
-	if err != nil {
-		return jobs.Job{}, err
+	for _, f := range change {
+		f(&req)
 	}
-	if r.Timeout < 0 || r.Timeout > 0 && r.Timeout < time.Second {
-		return jobs.Job{}, misused("--timeout must be at least 1s, got %s", r.Timeout)
-	}
-	job, err := c.Submit(ctx, jobs.Request{
-		Pack: name, Version: version, Input: in, Priority: jobs.Priority(r.Priority),
-		TimeoutS: int((r.Timeout + time.Second - 1) / time.Second), MaxAttempts: r.MaxAttempts, Labels: r.Label,
-		IdempotencyKey: cmp.Or(r.IdempotencyKey, uuid.NewString()),
-	})
+	job, err := c.Submit(ctx, req)
 	if err == nil {
 		return job, nil
 	}
-	return job, withPackHints(err, name)
+	return job, withPackHints(err, req.Pack)
+}
+
+// build is the request that the words and flags make.
+func (r *request) build(ctx context.Context, con *console.Console, c *client.Client) (jobs.Request, error) {
+	name, version, err := nameAndVersion(r.Name, r.Version)
+	if err != nil {
+		return jobs.Request{}, err
+	}
+	in, err := r.input(ctx, con, c, name, version)
+	if err != nil {
+		return jobs.Request{}, err
+	}
+	if r.Timeout < 0 || r.Timeout > 0 && r.Timeout < time.Second {
+		return jobs.Request{}, misused("--timeout must be at least 1s, got %s", r.Timeout)
+	}
+	return jobs.Request{
+		Pack: name, Version: version, Input: in, Priority: jobs.Priority(r.Priority),
+		TimeoutS: int((r.Timeout + time.Second - 1) / time.Second), MaxAttempts: r.MaxAttempts, Labels: r.Label,
+		IdempotencyKey: cmp.Or(r.IdempotencyKey, uuid.NewString()),
+	}, nil
 }
 
 // withPackHints says where to read about a pack whose call was refused.

@@ -43,6 +43,9 @@ func (m *Mover) move(ctx context.Context, d bus.Delivery) error {
 		m.Log.Error().Err(err).Msg("fired schedule is no job, taken out")
 		return d.Term(ctx, "not a job")
 	}
+	if sub.Job.State == jobs.Scheduled {
+		sub.Job.State, sub.Encoded = jobs.Queued, nil
+	}
 	err = m.Store.Enqueue(ctx, sub)
 	if errors.Is(err, jobs.ErrQueued) && !failpoint.Planted(failpoint.BugMoverDrops) {
 		// The copy that is there may be the old one, not yet acknowledged. To

@@ -108,8 +108,12 @@ func (r *Reconciler) check(ctx context.Context, k jobs.Key) (repaired bool, err 
 		}
 		return false, err
 	}
-	sub.Job = after.Job
-	err = r.Store.Enqueue(ctx, sub)
+	sub.Job, sub.Encoded = after.Job, nil
+	if sub.Job.State == jobs.Scheduled {
+		err = r.Store.Schedule(ctx, sub, sub.Job.ScheduledFor)
+	} else {
+		err = r.Store.Enqueue(ctx, sub)
+	}
 	if errors.Is(err, jobs.ErrQueued) {
 		return false, nil // another replica's reconciler was faster
 	}

@@ -52,7 +52,7 @@ func (s *Service) cancelOnce(ctx context.Context, c identity.Caller, id string) 
 	job.State, job.FinishedAt = Cancelled, s.cfg.Now().UTC()
 	job.Error = &Failure{Code: packs.Cancelled, Message: "cancelled before it ran"}
 	move := Move{Job: job, Expected: rec.Sequence}
-	if rec.Sequence == 0 {
+	if job.Runs == 0 {
 		// Its input goes with the message; keep it, so that Retry works.
 		if sub, _, err := s.cfg.Queue.Find(ctx, job.Key(), true); err == nil {
 			move.Input = &sub

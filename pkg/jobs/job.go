@@ -77,6 +77,8 @@ type Job struct {
 	Caller    identity.Caller   `json:"caller"`
 	ParentID  string            `json:"parent_id,omitempty"`
 	ReplayOf  string            `json:"replay_of,omitempty"`
+	// ScheduleID is the schedule whose run the job is.
+	ScheduleID string `json:"schedule_id,omitempty"`
 
 	CreatedAt    time.Time `json:"created_at"`
 	ScheduledFor time.Time `json:"scheduled_for,omitzero"`
@@ -170,6 +172,10 @@ type Request struct {
 	MaxAttempts int               `json:"max_attempts,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	ParentID    string            `json:"parent_id,omitempty"`
+	// RunAt and DelayS put the job off: until a time, which runs at once when
+	// it is past, or by seconds. At most one of them, at most MaxDelay ahead.
+	RunAt  time.Time `json:"run_at,omitzero"`
+	DelayS int       `json:"delay_s,omitempty"`
 	// IdempotencyKey comes from the Idempotency-Key header.
 	IdempotencyKey string `json:"-"`
 	// TraceParent is the W3C trace context of the request.

@@ -89,6 +89,12 @@ func (s *Service) read(ctx context.Context, k Key) (Job, error) {
 
 func (s *Service) readOnce(ctx context.Context, k Key, leader bool) (Job, error) {
 	rec, err := s.cfg.Ledger.Last(ctx, k, leader)
+	if err == nil && rec.Job.State == Scheduled && !rec.Job.ScheduledFor.After(s.cfg.Now()) {
+		// Its time has come: it may lie in the queue, which has no event.
+		if _, place, ferr := s.cfg.Queue.Find(ctx, k, leader); ferr == nil && place == InQueue {
+			rec.Job.State = Queued
+		}
+	}
 	if err == nil || !errors.Is(err, ErrNotFound) {
 		return rec.Job, err
 	}

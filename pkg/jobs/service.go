@@ -31,6 +31,8 @@ const (
 	MaxTimeoutS = 7200
 	// MaxAttempts bounds max_attempts of a request.
 	MaxAttempts = 25
+	// MaxDelay is how far ahead a job may be put off: a leap year.
+	MaxDelay = 366 * 24 * time.Hour
 )
 
 // Config is what a Service is built from.
@@ -100,14 +102,15 @@ func (s *Service) prepare(c identity.Caller, r Request) (Submission, error) {
 			info.Name, info.MaxInputBytes, len(r.Input))
 	}
 	input, warnings, err := pack.Validate(r.Input)
-	if faults := r.faults(); len(faults) > 0 || err != nil {
+	now := s.cfg.Now().UTC()
+	if faults := r.faults(now); len(faults) > 0 || err != nil {
 		return Submission{}, mergeFaults(err, faults)
 	}
 	c.Scopes = nil // rights are checked at the door, not carried in records
 	job := Job{
 		ID: s.cfg.NewID(), Pack: info.Name, Version: info.Version, Pool: s.pool(info), State: Queued,
 		Priority: r.Priority, Labels: maps.Clone(r.Labels), Caller: c, ParentID: r.ParentID,
-		CreatedAt: s.cfg.Now().UTC(), Warnings: warnings, TimeoutS: r.TimeoutS,
+		CreatedAt: now, Warnings: warnings, TimeoutS: r.TimeoutS,
 		MaxAttempts: r.MaxAttempts, RetryTimeouts: r.MaxAttempts > 1, Effect: info.Effect,
 	}
 	if job.Priority == "" {
@@ -119,7 +122,18 @@ func (s *Service) prepare(c identity.Caller, r Request) (Submission, error) {
 	if job.TimeoutS == 0 {
 		job.TimeoutS = int((info.Timeout + time.Second - 1) / time.Second)
 	}
+	if at := r.due(now); at.After(now) {
+		job.State, job.ScheduledFor = Scheduled, at
+	}
 	return Submission{Job: job, Input: input, TraceParent: r.TraceParent}, nil
+}
+
+// due is when the job may run, the zero time for at once.
+func (r Request) due(now time.Time) time.Time {
+	if r.DelayS > 0 {
+		return now.Add(time.Duration(r.DelayS) * time.Second)
+	}
+	return r.RunAt.UTC()
 }
 
 func (s *Service) pool(info packs.Info) string {
@@ -130,7 +144,7 @@ func (s *Service) pool(info packs.Info) string {
 }
 
 // faults checks everything about a request but the pack's own input.
-func (r Request) faults() []packs.Detail {
+func (r Request) faults(now time.Time) []packs.Detail {
 	var d []packs.Detail
 	add := func(pointer, format string, args ...any) {
 		d = append(d, packs.Detail{Pointer: pointer, Message: fmt.Sprintf(format, args...)})
@@ -156,6 +170,15 @@ func (r Request) faults() []packs.Detail {
 	}
 	if r.ParentID != "" && !validID(r.ParentID) {
 		add("/parent_id", "must be the id of a job")
+	}
+	if r.DelayS < 0 || r.DelayS > int(MaxDelay/time.Second) {
+		add("/delay_s", "must be between 1 and %d seconds (366 days)", int(MaxDelay/time.Second))
+	}
+	if r.RunAt.After(now.Add(MaxDelay)) {
+		add("/run_at", "must be at most 366 days ahead")
+	}
+	if r.DelayS != 0 && !r.RunAt.IsZero() {
+		add("/delay_s", "give run_at or delay_s, not both")
 	}
 	if len(r.IdempotencyKey) > MaxIdempotencyKey || !utf8.ValidString(r.IdempotencyKey) {
 		add("", "Idempotency-Key must be valid UTF-8 of at most %d bytes", MaxIdempotencyKey)
@@ -183,11 +206,28 @@ func (s *Service) enqueue(ctx context.Context, sub Submission) (Job, error) {
 	if err != nil {
 		return Job{}, err
 	}
+	if job.State == Scheduled {
+		return s.putOff(ctx, sub)
+	}
 	err = s.cfg.Queue.Enqueue(ctx, sub)
 	if err != nil && !errors.Is(err, ErrQueued) {
 		return Job{}, submitError(err)
 	}
 	return job, nil
+}
+
+// putOff schedules a job. It is accepted once the schedule is stored; its
+// event, which listings and followers hear of it by, comes after, so that no
+// event tells of a job that is nowhere. A lost event costs a listing the time
+// until it reads the schedules again.
+func (s *Service) putOff(ctx context.Context, sub Submission) (Job, error) {
+	if err := s.cfg.Queue.Schedule(ctx, sub, sub.Job.ScheduledFor); err != nil {
+		return Job{}, submitError(err)
+	}
+	// A conflict: it has been cancelled, or started, meanwhile. Nobody waits
+	// for a write that is still under way when the caller hangs up.
+	_, _ = s.cfg.Ledger.Append(ctx, Move{Job: sub.Job, Input: &sub, TraceParent: sub.TraceParent})
+	return sub.Job, nil
 }
 
 func (s *Service) submitKeyed(ctx context.Context, c identity.Caller, r Request, sub Submission) (Job, error) {

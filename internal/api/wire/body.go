@@ -118,6 +118,9 @@ func unknown(what, name string, known []string) string {
 
 func wrongType(target any, value json.RawMessage, err error) string {
 	t := reflect.TypeOf(target).Elem()
+	if t == reflect.TypeFor[time.Time]() {
+		return "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)"
+	}
 	want := typeName(t)
 	if got := kindOf(value); got != kindName(t) {
 		return fmt.Sprintf("must be %s, got %s", want, got)

@@ -194,6 +194,9 @@ func (x *Index) waiting(job jobs.Job, round uint64) {
 		e.state = job.State
 	}
 	e.seen = round
+	if job.State == jobs.Queued {
+		e.due()
+	}
 	if e.subject != "" || e.job == nil && e.raw == nil {
 		e.job, e.subject = &job, ""
 	}
@@ -226,7 +229,8 @@ func (x *Index) hear(m jobfeed.Message) {
 func (x *Index) queued(m jobfeed.Message) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.byID[m.JobID] != nil {
+	if e := x.byID[m.JobID]; e != nil {
+		e.due()
 		return
 	}
 	e := x.add(m.Tenant, m.Owner, m.JobID)
@@ -239,6 +243,32 @@ func (x *Index) queued(m jobfeed.Message) {
 	}
 	job.CreatedAt, _ = time.Parse(time.RFC3339Nano, first(m.Header["ce-time"]))
 	e.job = &job
+}
+
+// due notes that a scheduled job lies in its queue now, of which there is no
+// event; x.mu is held.
+func (e *entry) due() {
+	if e.state != jobs.Scheduled {
+		return
+	}
+	if job, ok := e.record(); ok {
+		job.State = jobs.Queued
+		e.state, e.job = jobs.Queued, &job
+	}
+}
+
+// Scheduled counts the jobs of a tenant (token) that wait for their time, as
+// far as this replica knows.
+func (x *Index) Scheduled(tenant string) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := 0
+	for _, e := range x.byID {
+		if e.state == jobs.Scheduled && e.tenant == tenant {
+			n++
+		}
+	}
+	return n
 }
 
 func first(v []string) string {
@@ -280,7 +310,11 @@ func (x *Index) put(tenant, owner, id string, state jobs.State, sequence uint64,
 	if sequence <= e.sequence {
 		return // an older event, read after a newer one was heard
 	}
+	queued := e.state == jobs.Queued
 	e.state, e.sequence, e.raw, e.job, e.subject = state, sequence, raw, nil, ""
+	if queued {
+		e.due() // the event was overtaken by the message
+	}
 	if len(raw) > maxRaw {
 		e.record()
 	}

@@ -58,7 +58,7 @@ func (w *World) next() (*jobs.Submission, <-chan struct{}) {
 	for _, lane := range jobs.Lanes {
 		for _, s := range w.queue {
 			l := w.lives[s.Job.ID]
-			free := l == nil || l.last == nil || l.last.Job.State == jobs.Retrying
+			free := l == nil || l.last == nil || l.last.Job.State == jobs.Retrying || l.last.Job.State == jobs.Scheduled
 			if s.Job.Priority == lane && free && !time.Now().Before(w.due[s.Job.ID]) {
 				return &s, w.changed
 			}

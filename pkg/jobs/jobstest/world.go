@@ -154,7 +154,9 @@ func (w *World) Append(_ context.Context, m jobs.Move) (uint64, error) {
 	if m.Expected != at {
 		return 0, jobs.ErrConflict
 	}
-	if err := jobs.CheckMove(from, m.Job.State); err != nil {
+	if l.last == nil && m.Job.State == jobs.Scheduled {
+		from = jobs.Scheduled
+	} else if err := jobs.CheckMove(from, m.Job.State); err != nil {
 		return 0, fmt.Errorf("append to job %s: %w", key.ID, err)
 	}
 	if m.Input != nil {
@@ -219,6 +221,11 @@ func (w *World) Schedule(_ context.Context, s jobs.Submission, at time.Time) err
 	}
 	w.due[s.Job.ID] = at
 	w.wake()
+	time.AfterFunc(time.Until(at), func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.wake()
+	})
 	return nil
 }
 
@@ -230,7 +237,7 @@ func (w *World) Find(_ context.Context, k jobs.Key, _ bool) (jobs.Submission, jo
 	if i < 0 || !sees(k, w.queue[i].Job.Key()) {
 		return jobs.Submission{}, "", jobs.ErrNotFound
 	}
-	if _, ok := w.due[k.ID]; ok {
+	if time.Now().Before(w.due[k.ID]) {
 		return w.queue[i], jobs.InSchedule, nil
 	}
 	return w.queue[i], jobs.InQueue, nil
