@@ -21,6 +21,12 @@ var (
 	// ErrNoSpace: the store refused the bytes because it is full. Nothing of
 	// the upload is visible.
 	ErrNoSpace = errors.New("artifact store is full")
+	// ErrTooLarge: the content is larger than the store takes. Nothing of it is
+	// visible.
+	ErrTooLarge = errors.New("artifact is too large")
+	// ErrUnavailable: the store cannot be reached or used now. The error that
+	// wraps it tells an operator why.
+	ErrUnavailable = errors.New("artifact store is unavailable")
 	// ErrBadLink: a signed link is malformed, altered or expired.
 	ErrBadLink = errors.New("artifact link is invalid or expired")
 	// ErrBadRange: a Range is negative or starts beyond the last byte.
@@ -106,8 +112,10 @@ type Blobs interface {
 	Stat(ctx context.Context, key string) (Blob, error)
 	// Delete removes key; removing an absent key is no error.
 	Delete(ctx context.Context, key string) error
-	// Walk calls fn for every key with the prefix; fn may delete. It also
-	// reclaims what unfinished uploads older than an hour left behind.
+	// Walk calls fn for every key with the prefix; fn may delete. Key and
+	// ModifiedAt are set; the rest is where it costs nothing, and Stat tells it.
+	// A Walk over all keys also reclaims what unfinished uploads older than an
+	// hour left behind.
 	Walk(ctx context.Context, prefix string, fn func(Blob) error) error
 }
 
@@ -118,6 +126,20 @@ type Blob struct {
 	SHA256     string
 	Meta       map[string]string
 	ModifiedAt time.Time
+}
+
+// Linker is implemented by Blobs whose bytes callers can fetch without us.
+type Linker interface {
+	// DirectLink returns a URL that serves the bytes of key with the headers to
+	// whoever has it until ttl has passed. Empty: this key has none. It need not
+	// look whether key exists.
+	DirectLink(ctx context.Context, key string, ttl time.Duration, h LinkHeaders) (string, error)
+}
+
+// LinkHeaders are the headers with which a direct link answers.
+type LinkHeaders struct {
+	ContentType string
+	Disposition string
 }
 
 // Index keeps the durable metadata of visible artifacts.

@@ -1,6 +1,7 @@
 package artifacts
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -30,6 +31,26 @@ func (s *Store) Link(key string, expires time.Time) string {
 		paramExpires:   {at},
 		paramSignature: {hex.EncodeToString(s.sign(key, at))},
 	}.Encode()
+}
+
+// DirectLink returns a link to the bytes of ref that holds for DefaultLinkTTL
+// and does not pass through us; empty when the store has none to give, and Link
+// must do. Images a browser may show come inline, all else as a download. ref
+// needs Key, Name and ContentType; whether it exists is not looked at.
+func (s *Store) DirectLink(ctx context.Context, ref Ref) string {
+	linker, ok := s.cfg.Blobs.(Linker)
+	if !ok || !validKey(ref.Key) {
+		return ""
+	}
+	link, err := linker.DirectLink(ctx, ref.Key, DefaultLinkTTL, LinkHeaders{
+		ContentType: ref.ContentType, Disposition: ref.Disposition(),
+	})
+	if err != nil {
+		// The link through us serves as well.
+		s.cfg.Log.Debug().Err(err).Str("artifact", ref.Key).Msg("no direct link")
+		return ""
+	}
+	return link
 }
 
 // VerifyLink returns nil when rawQuery, the query string of a request for

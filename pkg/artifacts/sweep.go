@@ -152,7 +152,10 @@ func (w *sweep) blob(ctx context.Context, b Blob) error {
 }
 
 func (w *sweep) hidden(ctx context.Context, b Blob) error {
-	ref, err := refOf(b)
+	ref, err := w.stored(ctx, b.Key)
+	if errors.Is(err, ErrNotFound) {
+		return nil // removed since
+	}
 	if err != nil {
 		return err
 	}

@@ -271,8 +271,15 @@ func testWalk(t *testing.T, b artifacts.Blobs) {
 		}
 	}
 	err := b.Walk(t.Context(), "a/1", func(got artifacts.Blob) error {
-		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(want, "ModifiedAt")); diff != "" {
-			t.Errorf("Walk: (-want +got)\n%s", diff)
+		stat, err := b.Stat(t.Context(), got.Key)
+		if err != nil {
+			t.Errorf("Stat: %v", err)
+		}
+		if diff := cmp.Diff(want, stat, cmpopts.IgnoreFields(want, "ModifiedAt")); diff != "" {
+			t.Errorf("Stat of what Walk shows: (-want +got)\n%s", diff)
+		}
+		if got.ModifiedAt.IsZero() {
+			t.Error("Walk: no ModifiedAt")
 		}
 		return nil
 	})
