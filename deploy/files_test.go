@@ -11,10 +11,13 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.yaml.in/yaml/v4"
 
 	"github.com/helmdeck/helmdeck/internal/app"
 	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/pkg/artifacts/s3"
 )
 
 // secrets runs make-secrets on a folder of the test.
@@ -139,15 +142,15 @@ type compose struct {
 	Volumes map[string]any
 }
 
-func readCompose(t *testing.T) compose {
+func readCompose(t *testing.T, file string) compose {
 	t.Helper()
-	text, err := os.ReadFile("compose/compose.yaml")
+	text, err := os.ReadFile(filepath.Join("compose", file))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var c compose
 	if err := yaml.Unmarshal(text, &c); err != nil {
-		t.Fatalf("read compose.yaml: %v", err)
+		t.Fatalf("read %s: %v", file, err)
 	}
 	return c
 }
@@ -156,7 +159,7 @@ func readCompose(t *testing.T) compose {
 // services, folders; and that the programs know the arguments.
 func TestCompose(t *testing.T) {
 	t.Parallel()
-	c := readCompose(t)
+	c := readCompose(t, "compose.yaml")
 	dir := secrets(t)
 	dockerfile, err := os.ReadFile("Dockerfile")
 	if err != nil {
@@ -208,5 +211,43 @@ func TestCompose(t *testing.T) {
 				t.Error("no health check")
 			}
 		})
+	}
+}
+
+// TestComposeS3 shows that compose.s3.yaml adds to services that exist, with
+// variables that the programs read.
+func TestComposeS3(t *testing.T) {
+	t.Parallel()
+	base := readCompose(t, "compose.yaml")
+	over := readCompose(t, "compose.s3.yaml")
+	values := map[string]string{}
+	for name, s := range over.Services {
+		if _, ok := base.Services[name]; !ok && name != "s3" {
+			t.Errorf("service %s is none of compose.yaml", name)
+		}
+		for _, secret := range s.Secrets {
+			if _, ok := over.Secrets[secret]; !ok {
+				t.Errorf("service %s: secret %s is not declared", name, secret)
+			}
+		}
+		for k, v := range s.Environment {
+			// What the reader of the file gets without variables of its own.
+			v = regexp.MustCompile(`\$\{\w+:-([^}]*)\}`).ReplaceAllString(v, "$1")
+			if path, ok := strings.CutPrefix(v, "/run/secrets/"); ok {
+				v = filepath.Join(t.TempDir(), path)
+				if err := os.WriteFile(v, []byte("secret"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			values[k] = v
+		}
+	}
+	got, err := s3.FromEnv(func(name string) string { return values[name] })
+	want := s3.Config{Endpoint: "http://s3:7070", Bucket: "helmdeck", Region: "us-east-1", AccessKey: "secret", SecretKey: "secret"}
+	if err != nil || got == nil {
+		t.Fatalf("FromEnv: got %+v, %v", got, err)
+	}
+	if diff := cmp.Diff(want, *got, cmpopts.IgnoreFields(s3.Config{}, "Now")); diff != "" {
+		t.Errorf("configuration: (-want +got)\n%s", diff)
 	}
 }

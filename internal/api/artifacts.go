@@ -6,9 +6,7 @@ import (
 	"io"
 	"mime/multipart"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/helmdeck/helmdeck/internal/api/wire"
@@ -23,16 +21,11 @@ const (
 	uploads = "operator-uploads"
 	// multipartOverhead is room for boundaries and part headers.
 	multipartOverhead = 1 << 20
-	downloadPath      = "/api/v1/artifacts/download/"
 )
 
-// linkTo is a download link for key that needs no token for a while.
-func (a *API) linkTo(r *http.Request, key string) string {
-	segments := strings.Split(key, "/")
-	for i := range segments {
-		segments[i] = url.PathEscape(segments[i])
-	}
-	return a.base(r) + downloadPath + strings.Join(segments, "/") + "?" + a.cfg.Artifacts.Link(key, time.Time{})
+// linkTo is a download link for ref that needs no token for a while.
+func (a *API) linkTo(r *http.Request, ref artifacts.Ref) string {
+	return a.cfg.Artifacts.URL(r.Context(), a.base(r), ref)
 }
 
 // base is where this caller reaches the API.
@@ -66,7 +59,7 @@ func (a *API) listArtifacts(x *exchange, r *http.Request) error {
 	}
 	list := client.ArtifactList{Artifacts: make([]artifacts.Ref, len(refs)), Count: len(refs), NextCursor: next}
 	for i, ref := range refs {
-		ref.URL = a.linkTo(r, ref.Key)
+		ref.URL = a.linkTo(r, ref)
 		list.Artifacts[i] = ref
 	}
 	return x.writeJSON(http.StatusOK, list)
@@ -201,7 +194,7 @@ func (a *API) upload(x *exchange, r *http.Request) error {
 	switch {
 	case file.err != nil:
 		return file.err
-	case errors.Is(err, artifacts.ErrNoSpace), r.Context().Err() != nil:
+	case errors.Is(err, artifacts.ErrNoSpace), errors.Is(err, artifacts.ErrTooLarge), r.Context().Err() != nil:
 		return err
 	case err != nil:
 		return packs.Fail(packs.ArtifactFailed, err, "the file could not be stored; try again")
@@ -210,7 +203,7 @@ func (a *API) upload(x *exchange, r *http.Request) error {
 		return err
 	}
 	return x.writeJSON(http.StatusOK, client.Upload{
-		ArtifactKey: ref.Key, URL: a.linkTo(r, ref.Key), Size: ref.Size,
+		ArtifactKey: ref.Key, URL: a.linkTo(r, ref), Size: ref.Size,
 		ContentType: ref.ContentType, Filename: ref.Name, SHA256: ref.SHA256,
 	})
 }

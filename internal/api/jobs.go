@@ -21,7 +21,7 @@ func (a *API) view(r *http.Request, job jobs.Job) jobs.Job {
 	if len(job.Artifacts) > 0 {
 		job.Artifacts = slices.Clone(job.Artifacts)
 		for i := range job.Artifacts {
-			job.Artifacts[i].URL = a.linkTo(r, job.Artifacts[i].Key)
+			job.Artifacts[i].URL = a.linkTo(r, job.Artifacts[i])
 		}
 	}
 	return job

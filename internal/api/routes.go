@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/helmdeck/helmdeck/internal/api/openapi"
+	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/client"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 )
@@ -168,7 +169,7 @@ func (a *API) artifactRoutes() []*route {
 				limitParam, cursorParam},
 			Answers: []openapi.Answer{{Status: ok, Description: "One page; url works for 15 minutes without a token.", Body: client.ArtifactList{}}},
 		}, false, a.listArtifacts},
-		{openapi.Operation{Method: get, Path: downloadPath + "{key...}", ID: "download_artifact", Tag: "artifacts", Scope: readPacks,
+		{openapi.Operation{Method: get, Path: artifacts.DownloadPath + "{key...}", ID: "download_artifact", Tag: "artifacts", Scope: readPacks,
 			Summary: "Download an artifact",
 			Description: "Takes Range, If-None-Match and HEAD; ETag is the SHA-256. " +
 				"A signed link (expires and signature, as url of a ref has them) takes the place of a token.",

@@ -15,12 +15,10 @@ import (
 	"github.com/helmdeck/helmdeck/internal/api"
 	"github.com/helmdeck/helmdeck/internal/auth"
 	"github.com/helmdeck/helmdeck/internal/bus"
-	"github.com/helmdeck/helmdeck/internal/bus/artifactstore"
 	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
 	"github.com/helmdeck/helmdeck/internal/bus/jobindex"
 	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
 	"github.com/helmdeck/helmdeck/internal/control"
-	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
@@ -66,7 +64,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		return nil, err
 	}
 	done.add(workers.Close)
-	arts, err := newArtifacts(ctx, js, store, r.keys, r.Settings)
+	arts, bucket, err := newArtifacts(ctx, js, store, r.keys, r.Settings)
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +77,9 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	health := map[string]api.Health{"bus": api.HealthFunc(r.conn.Ping)}
 	for name, h := range r.health {
 		health[name] = h
+	}
+	if bucket != nil {
+		health["artifacts"] = api.HealthFunc(bucket.Ensure)
 	}
 	a, err := api.New(api.Config{
 		Jobs: client, Packs: catalog, Artifacts: arts, Events: follower{hub},
@@ -97,7 +98,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		{"reconciler", (&control.Reconciler{
 			Store: store, Jobs: index, Every: r.ReconcileEvery, Grace: r.ReconcileEvery, Repaired: repaired, Log: r.Log,
 		}).Run},
-		{"artifact sweeper", func(ctx context.Context) error { return arts.RunSweeper(ctx, 0, store.InUse) }},
+		{"artifact sweeper", func(ctx context.Context) error { return arts.RunSweeper(ctx, r.ArtifactSweep, store.InUse) }},
 		{"http", func(ctx context.Context) error { return serveHTTP(ctx, a.Server(), ln) }},
 	}, nil
 }
@@ -148,20 +149,6 @@ func (e *ListenError) Unwrap() error { return e.Err }
 func addrPort(a net.Addr) (netip.AddrPort, bool) {
 	ap, err := netip.ParseAddrPort(a.String())
 	return ap, err == nil
-}
-
-func newArtifacts(ctx context.Context, js bus.JetStream, store *jobstore.Store, keys Keys, s Settings) (*artifacts.Store, error) {
-	blobs, err := artifactstore.NewBlobs(ctx, js)
-	if err != nil {
-		return nil, err
-	}
-	index, err := artifactstore.NewIndex(ctx, js)
-	if err != nil {
-		return nil, err
-	}
-	return artifacts.New(artifacts.Config{
-		Blobs: blobs, Index: index, LinkKey: keys.Link, Log: s.Log, Judge: store.Judge,
-	})
 }
 
 // follower gives the API the events of the hub.

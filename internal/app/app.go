@@ -20,6 +20,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/egress"
 	"github.com/helmdeck/helmdeck/internal/telemetry"
+	"github.com/helmdeck/helmdeck/pkg/artifacts/s3"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 	"github.com/helmdeck/helmdeck/pkg/packs/catalog"
 )
@@ -47,7 +48,14 @@ type Settings struct {
 	Prefix  string
 	// PublicURL is where callers reach the API.
 	PublicURL string
-	Log       zerolog.Logger
+	// S3 is where the bytes of artifacts go; nil: into the bus.
+	S3 *s3.Config
+	// ArtifactTTL is how long artifacts are kept when nobody says otherwise; 0:
+	// seven days, negative: for ever.
+	ArtifactTTL time.Duration
+	// ArtifactSweep is the time between two sweeps; 0: one hour.
+	ArtifactSweep time.Duration
+	Log           zerolog.Logger
 }
 
 func (s Settings) profile() (bus.Profile, error) {

@@ -66,7 +66,7 @@ func (r *workerRole) build(ctx context.Context, done *closer) ([]service, error)
 	if err != nil {
 		return nil, err
 	}
-	arts, err := newArtifacts(ctx, js, store, r.keys, r.Settings)
+	arts, _, err := newArtifacts(ctx, js, store, r.keys, r.Settings)
 	if err != nil {
 		return nil, err
 	}

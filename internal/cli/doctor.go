@@ -20,7 +20,7 @@ type doctor struct{ caller }
 
 // Help shows with --help.
 func (doctor) Help() string {
-	return `Looks for the programs that packs need, says what each enables and how to install it, how far sidecars are walled off here, and whether API and bus answer. Ends with an error when something required is missing. A server is required only when one is named (--url, --context, HELMDECK_URL).
+	return `Looks for the programs that packs need, says what each enables and how to install it, how far sidecars are walled off here, whether API and bus answer, and, when HELMDECK_S3_ENDPOINT is set, whether the bucket for artifacts can be used. Ends with an error when something required is missing. A server is required only when one is named (--url, --context, HELMDECK_URL).
 
 Examples:
 
@@ -33,6 +33,8 @@ type checkup struct {
 	engines.Report
 	API check `json:"api"`
 	Bus check `json:"bus"`
+	// Artifacts is the bucket, when the environment configures one.
+	Artifacts *check `json:"artifacts,omitempty"`
 }
 
 // check is one thing that answers or not.
@@ -53,7 +55,7 @@ func (d *doctor) Run(ctx context.Context, con *console.Console) error {
 	if err != nil {
 		return err
 	}
-	c := checkup{Report: engines.Find(ctx, true), API: checkAPI(ctx, t), Bus: d.checkBus(ctx)}
+	c := checkup{Report: engines.Find(ctx, true), API: checkAPI(ctx, t), Bus: d.checkBus(ctx), Artifacts: checkBucket(ctx)}
 	if con.JSON {
 		err = con.WriteJSON(c)
 	} else {
@@ -76,6 +78,10 @@ func (c checkup) verdict() error {
 	if c.API.Required && !c.API.OK {
 		missing = append(missing, "the API at "+c.API.Address)
 		f.Hints = append(f.Hints, "API: "+c.API.Detail)
+	}
+	if c.Artifacts != nil && !c.Artifacts.OK {
+		missing = append(missing, "the bucket for artifacts")
+		f.Hints = append(f.Hints, "artifacts: "+c.Artifacts.Detail)
 	}
 	if len(missing) == 0 {
 		return nil
@@ -164,11 +170,15 @@ func showCheckup(con *console.Console, c checkup) error {
 	if err := con.Print(""); err != nil {
 		return err
 	}
-	return con.Fields(
+	fields := []string{
 		"sandbox", sandboxText(c.Sandbox),
 		"API", fmt.Sprintf("%s: %s", c.API.Address, c.API.Detail),
 		"bus", strings.TrimPrefix(fmt.Sprintf("%s: %s", c.Bus.Address, c.Bus.Detail), ": "),
-	)
+	}
+	if c.Artifacts != nil {
+		fields = append(fields, "artifacts", strings.TrimPrefix(fmt.Sprintf("%s: %s", c.Artifacts.Address, c.Artifacts.Detail), ": "))
+	}
+	return con.Fields(fields...)
 }
 
 func sandboxText(s engines.Sandbox) string {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -31,6 +32,23 @@ func (s *Store) Link(key string, expires time.Time) string {
 		paramExpires:   {at},
 		paramSignature: {hex.EncodeToString(s.sign(key, at))},
 	}.Encode()
+}
+
+// DownloadPath is where the API serves artifacts, followed by their key.
+const DownloadPath = "/api/v1/artifacts/download/"
+
+// URL returns a link that downloads ref for DefaultLinkTTL without a token: the
+// direct one where the store gives one, else one to the API at base, which may
+// be empty ("https://deck.example"). ref needs Key, Name and ContentType.
+func (s *Store) URL(ctx context.Context, base string, ref Ref) string {
+	if direct := s.DirectLink(ctx, ref); direct != "" {
+		return direct
+	}
+	segments := strings.Split(ref.Key, "/")
+	for i := range segments {
+		segments[i] = url.PathEscape(segments[i])
+	}
+	return base + DownloadPath + strings.Join(segments, "/") + "?" + s.Link(ref.Key, time.Time{})
 }
 
 // DirectLink returns a link to the bytes of ref that holds for DefaultLinkTTL

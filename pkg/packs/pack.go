@@ -109,8 +109,8 @@ type ArtifactStore interface {
 	Open(ctx context.Context, key string, rng artifacts.Range) (artifacts.Ref, io.ReadCloser, error)
 	Stat(ctx context.Context, key string) (artifacts.Ref, error)
 	List(ctx context.Context, q artifacts.Query) ([]artifacts.Ref, string, error)
-	// Link is the query of a signed download link; see Store.Link.
-	Link(key string, expires time.Time) string
+	// URL is a signed download link; see Store.URL.
+	URL(ctx context.Context, base string, ref artifacts.Ref) string
 }
 
 // EgressRefusal is what the error of a guarded HTTP client implements when

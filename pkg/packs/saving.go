@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
-	"time"
 
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 )
@@ -92,12 +90,11 @@ func (r *Run) ListArtifacts(ctx context.Context, q artifacts.Query) ([]artifacts
 
 // ArtifactURL is a signed link that downloads the artifact for the next
 // quarter of an hour, once the attempt that saved it has won.
-func (r *Run) ArtifactURL(ref artifacts.Ref) string {
+func (r *Run) ArtifactURL(ctx context.Context, ref artifacts.Ref) string {
 	if ref.URL != "" {
 		return ref.URL
 	}
-	u := url.URL{Path: "/api/v1/artifacts/download/" + ref.Key, RawQuery: r.store().Link(ref.Key, time.Time{})}
-	return r.services.PublicURL + u.String()
+	return r.store().URL(ctx, r.services.PublicURL, ref)
 }
 
 func (r *Run) store() ArtifactStore {
@@ -122,6 +119,9 @@ func storeFailed(err error) error {
 		return Fail(InvalidInput, err, "the namespace may have letters, digits, '.', '_' and '-' only, and must begin with a letter or digit")
 	case errors.Is(err, artifacts.ErrBadRange):
 		return Fail(InvalidInput, err, "the range lies outside the artifact")
+	}
+	if errors.Is(err, artifacts.ErrTooLarge) {
+		return Fail(InvalidInput, err, "the artifact is larger than the store takes; make it in parts")
 	}
 	return Fail(ArtifactFailed, err, "the artifact store did not answer; try again")
 }

@@ -50,6 +50,11 @@ func AsError(err error) *packs.Error {
 	case errors.Is(err, artifacts.ErrNoSpace):
 		return packs.Fail(packs.ArtifactFailed, err,
 			"the artifact store is full and nothing was stored; delete artifacts or give it more space, then try again")
+	case errors.Is(err, artifacts.ErrTooLarge):
+		return packs.Fail(packs.PayloadTooLarge, err, "the file is larger than the artifact store takes; split it")
+	case errors.Is(err, artifacts.ErrUnavailable):
+		return packs.Fail(packs.ArtifactFailed, err,
+			"the artifact store cannot be reached now; try again shortly, and see GET /readyz")
 	case errors.Is(err, ErrClientGone), errors.Is(err, context.Canceled):
 		return packs.Fail(packs.Cancelled, err, "the client hung up before the answer was there")
 	case errors.Is(err, context.DeadlineExceeded):

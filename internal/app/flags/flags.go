@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/helmdeck/helmdeck/internal/app"
+	"github.com/helmdeck/helmdeck/pkg/artifacts/s3"
 )
 
 // Settings are the flags of every process.
@@ -27,6 +28,8 @@ type Settings struct {
 	Profile        string        `env:"HELMDECK_PROFILE" default:"${profile}" enum:"embedded,single,ha" help:"Bus profile: embedded, single or ha."`
 	Prefix         string        `env:"HELMDECK_PREFIX" default:"hd" help:"First token of every subject, one per installation."`
 	PublicURL      string        `name:"public-url" env:"HELMDECK_PUBLIC_URL" placeholder:"URL" help:"Where callers reach the API, for links."`
+	ArtifactTTL    time.Duration `name:"artifact-ttl" env:"HELMDECK_ARTIFACT_TTL" default:"168h" help:"How long artifacts are kept when their job does not say otherwise; negative: for ever."`
+	ArtifactSweep  time.Duration `name:"artifact-janitor-interval" env:"HELMDECK_ARTIFACT_JANITOR_INTERVAL" default:"1h" help:"Time between two looks for artifacts whose time is over."`
 	LogLevel       string        `env:"HELMDECK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Lowest level that is logged."`
 	LogFormat      string        `env:"HELMDECK_LOG_FORMAT" default:"auto" enum:"auto,json,text" help:"Log lines as json or text; auto: text on a terminal."`
 }
@@ -34,7 +37,17 @@ type Settings struct {
 // App returns the settings with a logger to standard error.
 func (s Settings) App() (app.Settings, error) {
 	log, err := s.logger()
+	if err != nil {
+		return app.Settings{}, err
+	}
+	// Keys are no flags, which others on the machine could read; so the bucket is
+	// configured by variables alone.
+	bucket, err := s3.FromEnv(os.Getenv)
+	if s.ArtifactSweep < time.Second {
+		err = errors.Join(err, fmt.Errorf("--artifact-janitor-interval is %s; give at least 1s", s.ArtifactSweep))
+	}
 	return app.Settings{
+		S3: bucket, ArtifactTTL: s.ArtifactTTL, ArtifactSweep: s.ArtifactSweep,
 		Allowlist: s.Allowlist, TestPacks: s.TestPacks, AckWait: s.AckWait,
 		RetryInQueue: s.RetryInQueue, ReconcileEvery: s.ReconcileEvery, Profile: s.Profile,
 		Prefix: s.Prefix, PublicURL: s.PublicURL, Log: log,

@@ -55,7 +55,7 @@ func get(ctx context.Context, run *packs.Run, in getInput) (getOutput, error) {
 	}
 	if length > maxInline {
 		return getOutput{}, packs.Errorf(packs.InvalidInput, "the artifact has %d bytes, a result carries at most %d; download it from %s or ask for parts with offset and length",
-			ref.Size, maxInline, run.ArtifactURL(ref))
+			ref.Size, maxInline, run.ArtifactURL(ctx, ref))
 	}
 	content, err := read(ctx, run, ref.Key, in.Offset, length)
 	if err != nil {

@@ -52,7 +52,7 @@ func list(ctx context.Context, run *packs.Run, in listInput) (listOutput, error)
 	for _, ref := range refs {
 		out.Artifacts = append(out.Artifacts, listed{
 			ArtifactKey: ref.Key, Filename: ref.Name, Namespace: ref.Pack, ContentType: ref.ContentType,
-			Size: ref.Size, CreatedAt: ref.CreatedAt, URL: run.ArtifactURL(ref),
+			Size: ref.Size, CreatedAt: ref.CreatedAt, URL: run.ArtifactURL(ctx, ref),
 		})
 	}
 	return out, nil

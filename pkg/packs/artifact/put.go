@@ -80,7 +80,7 @@ func put(ctx context.Context, run *packs.Run, in putInput) (putOutput, error) {
 		return putOutput{}, fmt.Errorf("store content: %w", err)
 	}
 	return putOutput{
-		ArtifactKey: ref.Key, URL: run.ArtifactURL(ref), Size: ref.Size,
+		ArtifactKey: ref.Key, URL: run.ArtifactURL(ctx, ref), Size: ref.Size,
 		ContentType: ref.ContentType, Filename: ref.Name, Namespace: ref.Pack,
 	}, nil
 }
