@@ -68,8 +68,13 @@ func (k *kv) Get(ctx context.Context, key string) (KVEntry, error) {
 	return KVEntry{Key: key, Value: s.data, Revision: s.sequence, Created: s.time}, nil
 }
 
-// createTries bounds a Create that meets another one still in flight.
-const createTries = 5
+// createTries bounds a Create that meets another one still in flight, which
+// lasts as long as a change of leader may; the pauses between double, and come
+// to about two seconds.
+const (
+	createTries = 8
+	createPause = 4 * time.Millisecond
+)
 
 func (k *kv) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (uint64, error) {
 	subject, err := k.key(key)
@@ -77,7 +82,14 @@ func (k *kv) Create(ctx context.Context, key string, value []byte, ttl time.Dura
 		return 0, err
 	}
 	var expect uint64
-	for range createTries {
+	for try := range createTries {
+		if try > 1 { // a write of the key is in flight: let it land
+			select {
+			case <-ctx.Done():
+				return 0, k.wrap("create", key, k.conn.translate(ctx.Err()))
+			case <-time.After(createPause << try):
+			}
+		}
 		var seq uint64
 		seq, err = k.put(ctx, subject, value, &expect, ttl)
 		if !errors.Is(err, ErrWrongSequence) {
@@ -96,7 +108,8 @@ func (k *kv) Create(ctx context.Context, key string, value []byte, ttl time.Dura
 			return 0, k.wrap("create", key, lerr)
 		}
 	}
-	return 0, k.wrap("create", key, err)
+	// Its outcome is not known, as after a time-out of our own.
+	return 0, k.wrap("create", key, fmt.Errorf("%w: another write of it stays in flight: %v", ErrUnavailable, err))
 }
 
 func (k *kv) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {

@@ -16,9 +16,10 @@ const (
 
 // keepQuorum leaves a server that is cut off from its peers, or that hangs:
 // the connection to it stays, but nothing can be stored through it. The
-// leader of the cluster answers the question for the account (STREAM and
-// CONSUMER look-ups would cost more); a server alone never does. With one
-// known server there is nowhere to go.
+// leader of the cluster answers the question for the account (look-ups of
+// streams and consumers would cost more); a server alone never does. With one
+// known server there is nowhere to go: a server tells of its peers only while
+// it sees them, so the URL of a connection should name them all.
 func (c *Conn) keepQuorum() {
 	failed := 0
 	for {
@@ -39,10 +40,13 @@ func (c *Conn) keepQuorum() {
 			continue
 		}
 		failed = 0
-		c.log.Warn().Str("server", c.nc.ConnectedServerName()).Msg("bus server answers nothing for its cluster, trying another")
+		c.log.Warn().Str("server", c.ServerName()).Msg("bus server answers nothing for its cluster, trying another")
 		_ = c.nc.ForceReconnect() // fails on a closed connection only
 	}
 }
+
+// ServerName is the name of the connected server, empty without one.
+func (c *Conn) ServerName() string { return c.nc.ConnectedServerName() }
 
 func (c *Conn) probe() error {
 	ctx, cancel := context.WithTimeout(c.alive, probeTimeout)

@@ -264,6 +264,13 @@ func TestAConnectionLeavesANodeCutOff(t *testing.T) {
 	}
 	c.Cut(0)
 	for i, conn := range conns {
+		for conn.ServerName() == "n0" || conn.ServerName() == "" {
+			select {
+			case <-ctx.Done():
+				t.Fatalf("connection %d stays", i)
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
 		subject := fmt.Sprintf("job.core.normal.0.t.o.%d", i)
 		for {
 			try, cancel := context.WithTimeout(ctx, 2*time.Second)

@@ -267,20 +267,31 @@ func (c *Cluster) leads(ctx context.Context, i int, stream string) bool {
 // Dial connects a role to any node until the test ends.
 func (c *Cluster) Dial(role bus.Role, name string) *bus.Conn {
 	c.t.Helper()
-	return c.connect(role, name, 0, 1, 2)
+	conn := c.connect(role, name)
+	c.t.Cleanup(conn.Close)
+	return conn
 }
 
-// DialNode connects a role to node i, which names the others to it.
+// DialNode is Dial to node i; the connection knows the other nodes.
 func (c *Cluster) DialNode(i int, role bus.Role, name string) *bus.Conn {
 	c.t.Helper()
-	return c.connect(role, name, i)
+	for range 100 {
+		conn := c.connect(role, name)
+		if conn.ServerName() == c.nodes[i].conf.Name {
+			c.t.Cleanup(conn.Close)
+			return conn
+		}
+		conn.Close()
+	}
+	c.t.Fatalf("no connection to node %d", i)
+	return nil
 }
 
-func (c *Cluster) connect(role bus.Role, name string, nodes ...int) *bus.Conn {
+func (c *Cluster) connect(role bus.Role, name string) *bus.Conn {
 	c.t.Helper()
 	var urls []string
-	for _, i := range nodes {
-		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", c.nodes[i].conf.Port))
+	for _, n := range c.nodes {
+		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", n.conf.Port))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -291,6 +302,5 @@ func (c *Cluster) connect(role bus.Role, name string, nodes ...int) *bus.Conn {
 	if err != nil {
 		c.t.Fatalf("connect to cluster: %v", err)
 	}
-	c.t.Cleanup(conn.Close)
 	return conn
 }
