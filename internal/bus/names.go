@@ -61,6 +61,28 @@ func LaneConsumer(lane jobs.Priority, shard int) string {
 	return string(lane) + "-" + strconv.Itoa(shard)
 }
 
+// Lane is one lane and shard of a pool's queue: one consumer.
+type Lane struct {
+	Priority jobs.Priority
+	Shard    int
+}
+
+// PoolLanes lists the lanes of a pool whose priorities have so many shards.
+// Those of called jobs come first, the deepest before all; they have one shard
+// each, for no caller can fill them: every parent has few calls under way.
+func PoolLanes(shards int) []Lane {
+	var out []Lane
+	for i := len(jobs.CallLanes) - 1; i >= 0; i-- {
+		out = append(out, Lane{jobs.CallLanes[i], 0})
+	}
+	for _, p := range jobs.Lanes {
+		for shard := range max(shards, 1) {
+			out = append(out, Lane{p, shard})
+		}
+	}
+	return out
+}
+
 // LeaseConsumer is the durable consumer of the lease requests of an image.
 // Image names that cannot stand in a subject are hashed.
 func LeaseConsumer(image string) string { return "image-" + imageToken(image) }

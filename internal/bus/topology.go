@@ -6,7 +6,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
@@ -77,12 +76,9 @@ func jobsSpec(n names, p Profile, pool packs.Pool) streamSpec {
 		HeadersOnly: true,
 	}
 	s := streamSpec{config: c}
-	for _, lane := range jobs.Lanes {
-		for shard := range p.Shards {
-			name := LaneConsumer(lane, shard)
-			filter := n.prefix + ".job." + string(pool) + "." + string(lane) + "." + strconv.Itoa(shard) + ".>"
-			s.consumers = append(s.consumers, durable(p, name, filter))
-		}
+	for _, l := range PoolLanes(p.Shards) {
+		filter := n.prefix + ".job." + string(pool) + "." + string(l.Priority) + "." + strconv.Itoa(l.Shard) + ".>"
+		s.consumers = append(s.consumers, durable(p, LaneConsumer(l.Priority, l.Shard), filter))
 	}
 	return s
 }

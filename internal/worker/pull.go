@@ -25,6 +25,17 @@ const gather = 2 * time.Millisecond
 // has a backlog.
 var weights = map[jobs.Priority]int{jobs.High: 8, jobs.Normal: 3, jobs.Low: 1}
 
+// callWeight is that of a lane of called jobs, twice that of all others: what
+// was begun ends before more is begun, and the others move all the same.
+const callWeight = 24
+
+func (l Lane) weight() int {
+	if l.Depth > 0 {
+		return callWeight
+	}
+	return weights[l.Priority]
+}
+
 // puller feeds the slots of one pool. An idle lane has one request for one
 // job outstanding; all others are asked without waiting.
 type puller struct {
@@ -227,14 +238,19 @@ func (p *puller) finish(runCtx context.Context) {
 // order draws the order of the lanes for one round.
 func (p *puller) order() []int {
 	total := 0
-	for _, l := range p.lanes {
-		total += weights[l.Priority]
+	for i, l := range p.lanes {
+		if !p.polling[i] { // the others are empty
+			total += l.weight()
+		}
 	}
 	order := make([]int, 0, len(p.lanes))
 	if total > 0 {
 		pick := rand.N(total)
 		for i, l := range p.lanes {
-			if pick -= weights[l.Priority]; pick < 0 {
+			if p.polling[i] {
+				continue
+			}
+			if pick -= l.weight(); pick < 0 {
 				order = append(order, i)
 				break
 			}

@@ -38,6 +38,9 @@ type Lane struct {
 	Pool     string
 	Priority jobs.Priority
 	Shard    int
+	// Depth is that of the jobs in the lane: how many calls of packs lie above
+	// them, 0 for jobs that no pack called.
+	Depth int
 }
 
 // Delivery is a job handed to this worker.

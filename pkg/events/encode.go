@@ -130,6 +130,8 @@ func headerName(attr string) string {
 		return "ce-traceparent"
 	case ExtReplayOf:
 		return "ce-replayof"
+	case ExtParentID:
+		return "ce-parentid"
 	}
 	return attrPrefix + attr
 }

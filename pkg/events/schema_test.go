@@ -41,6 +41,7 @@ type envelope struct {
 	Sequence        string    `json:"sequence,omitempty" jsonschema:"pattern=^[0-9]{20}$" jsonschema_description:"Orders the events of one job and producer: a number padded to 20 digits."`
 	TraceParent     string    `json:"traceparent,omitempty" jsonschema_description:"W3C trace context."`
 	ReplayOf        string    `json:"replayof,omitempty" jsonschema_description:"Id of the job that this one repeats."`
+	ParentID        string    `json:"parentid,omitempty" jsonschema_description:"Id of the parent of the job."`
 }
 
 type documented struct {

@@ -213,7 +213,7 @@ func (l *layout) check(t token, v string) error {
 		return fmt.Errorf("%w: token %q in %s", ErrSubject, v, l.family)
 	}
 	switch {
-	case t == lane && !slices.Contains(jobs.Lanes, jobs.Priority(v)):
+	case t == lane && !slices.Contains(jobs.Lanes, jobs.Priority(v)) && !slices.Contains(jobs.CallLanes, jobs.Priority(v)):
 		return fmt.Errorf("%w: lane %q", ErrSubject, v)
 	case t == kind && l.kinds != nil && !slices.Contains(l.kinds, v):
 		return fmt.Errorf("%w: kind %q in %s", ErrSubject, v, l.family)

@@ -121,6 +121,7 @@ const (
 	ExtSequence    = "sequence"    // 20 digits, orders the events of one producer and job
 	ExtTraceParent = "traceparent" // W3C trace context
 	ExtReplayOf    = "replayof"    // the job this one repeats
+	ExtParentID    = "parentid"    // the parent of the job
 )
 
 // Source makes the events of one installation. It is safe for concurrent use.
@@ -149,6 +150,7 @@ type About struct {
 	Sequence    uint64
 	TraceParent string
 	ReplayOf    string
+	ParentID    string
 	// ID defaults to a new UUIDv7, Time to now.
 	ID   string
 	Time time.Time
@@ -191,10 +193,10 @@ func (s Source) New(typ string, about About, data any) (event.Event, error) {
 }
 
 func (a *About) extensions() map[string]any {
-	ext := make(map[string]any, 6)
+	ext := make(map[string]any, 7)
 	for _, e := range [...]struct{ name, value string }{
 		{ExtTenant, a.Key.Tenant}, {ExtJobID, a.Key.ID},
-		{ExtTraceParent, a.TraceParent}, {ExtReplayOf, a.ReplayOf},
+		{ExtTraceParent, a.TraceParent}, {ExtReplayOf, a.ReplayOf}, {ExtParentID, a.ParentID},
 	} {
 		if e.value != "" {
 			ext[e.name] = e.value
@@ -248,13 +250,13 @@ func (s Source) Lifecycle(job jobs.Job, about About) (event.Event, error) {
 	if typ == "" {
 		return event.Event{}, fmt.Errorf("make event of job %s: state %q has no event", job.ID, job.State)
 	}
-	about.Key, about.Attempt, about.ReplayOf = job.Key(), job.Attempt, job.ReplayOf
+	about.Key, about.Attempt, about.ReplayOf, about.ParentID = job.Key(), job.Attempt, job.ReplayOf, job.ParentID
 	return s.New(typ, about, job)
 }
 
 // Submitted makes the event that queues sub.
 func (s Source) Submitted(sub jobs.Submission, about About) (event.Event, error) {
-	about.Key, about.Attempt, about.ReplayOf = sub.Job.Key(), sub.Job.Attempt, sub.Job.ReplayOf
+	about.Key, about.Attempt, about.ReplayOf, about.ParentID = sub.Job.Key(), sub.Job.Attempt, sub.Job.ReplayOf, sub.Job.ParentID
 	if about.TraceParent == "" {
 		about.TraceParent = sub.TraceParent
 	}

@@ -77,6 +77,12 @@ type Job struct {
 	Caller    identity.Caller   `json:"caller"`
 	ParentID  string            `json:"parent_id,omitempty"`
 	ReplayOf  string            `json:"replay_of,omitempty"`
+	// Call says how a pack called the job; nil for all other jobs, also those
+	// whose parent_id their submitter chose.
+	Call *Called `json:"call,omitempty"`
+	// Children counts the jobs with this parent by state, as far as the
+	// replica that answers knows them; filled in by readers of one job.
+	Children map[State]int `json:"children,omitempty"`
 	// ScheduleID is the schedule whose run the job is.
 	ScheduleID string `json:"schedule_id,omitempty"`
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/helmdeck/helmdeck/internal/bus"
-	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
@@ -25,15 +24,13 @@ func Loads(ctx context.Context, js bus.JetStream, shards int, live *Workers) ([]
 	workers := live.Live()
 	for _, p := range packs.Pools {
 		l := Load{Pool: string(p)}
-		for _, lane := range jobs.Lanes {
-			for shard := range shards {
-				pending, unacked, err := js.ConsumerPending(ctx, bus.JobsStream(p), bus.LaneConsumer(lane, shard))
-				if err != nil {
-					return nil, fmt.Errorf("load of pool %s: %w", p, err)
-				}
-				l.Waiting += pending
-				l.Unacked += unacked
+		for _, lane := range bus.PoolLanes(shards) {
+			pending, unacked, err := js.ConsumerPending(ctx, bus.JobsStream(p), bus.LaneConsumer(lane.Priority, lane.Shard))
+			if err != nil {
+				return nil, fmt.Errorf("load of pool %s: %w", p, err)
 			}
+			l.Waiting += pending
+			l.Unacked += unacked
 		}
 		for _, w := range workers {
 			if w.Slots[l.Pool] > 0 {

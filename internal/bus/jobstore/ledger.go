@@ -76,7 +76,7 @@ func (s *Store) lifecycle(m jobs.Move) (bus.Outgoing, error) {
 	}
 	k := m.Job.Key() // a digest, worth making once
 	ev, err := s.source.New(typ, events.About{
-		Key: k, Attempt: m.Job.Attempt, ReplayOf: m.Job.ReplayOf, TraceParent: m.TraceParent,
+		Key: k, Attempt: m.Job.Attempt, ReplayOf: m.Job.ReplayOf, ParentID: m.Job.ParentID, TraceParent: m.TraceParent,
 	}, m.Job)
 	if err != nil {
 		return bus.Outgoing{}, err
@@ -94,7 +94,7 @@ func (s *Store) lifecycle(m jobs.Move) (bus.Outgoing, error) {
 
 func (s *Store) withManifest(ctx context.Context, m jobs.Move, terminal bus.Outgoing) (uint64, error) {
 	ev, err := s.source.New(events.JobArtifact,
-		events.About{Key: m.Job.Key(), Attempt: m.Job.Attempt, TraceParent: m.TraceParent},
+		events.About{Key: m.Job.Key(), Attempt: m.Job.Attempt, ParentID: m.Job.ParentID, TraceParent: m.TraceParent},
 		events.Manifest{Artifacts: m.Job.Artifacts})
 	if err != nil {
 		return 0, err

@@ -27,7 +27,7 @@ func (s *Store) Enqueue(ctx context.Context, sub jobs.Submission) error {
 	if err != nil {
 		return err
 	}
-	if out.Subject, err = events.JobSubject(sub.Job.Pool, sub.Job.Priority, s.shard(k), k); err != nil {
+	if out.Subject, err = events.JobSubject(sub.Job.Pool, sub.Job.Lane(), s.shard(sub.Job, k), k); err != nil {
 		return err
 	}
 	if sub.Job.Runs == 0 && sub.Job.Lost == 0 && sub.Job.State != jobs.Retrying {
@@ -51,7 +51,7 @@ func (s *Store) Enqueue(ctx context.Context, sub jobs.Submission) error {
 
 func (s *Store) submitted(sub jobs.Submission, k jobs.Key) (bus.Outgoing, error) {
 	ev, err := s.source.New(events.JobSubmitted, events.About{
-		Key: k, Attempt: sub.Job.Attempt, ReplayOf: sub.Job.ReplayOf, TraceParent: sub.TraceParent,
+		Key: k, Attempt: sub.Job.Attempt, ReplayOf: sub.Job.ReplayOf, ParentID: sub.Job.ParentID, TraceParent: sub.TraceParent,
 	}, sub)
 	if err != nil {
 		return bus.Outgoing{}, err
@@ -64,7 +64,12 @@ func (s *Store) submitted(sub jobs.Submission, k jobs.Key) (bus.Outgoing, error)
 	return bus.Outgoing{Header: header, Data: data}, nil
 }
 
-func (s *Store) shard(k jobs.Key) int { return bus.ShardOf(k.Tenant, s.shards) }
+func (s *Store) shard(j jobs.Job, k jobs.Key) int {
+	if j.Depth() > 0 {
+		return 0 // see bus.PoolLanes
+	}
+	return bus.ShardOf(k.Tenant, s.shards)
+}
 
 // Schedule implements jobs.Queue: a message schedule of the server, which
 // fires to sched.due.… and is moved into the queue from there.
@@ -77,7 +82,7 @@ func (s *Store) Schedule(ctx context.Context, sub jobs.Submission, at time.Time)
 	if out.Subject, err = events.SchedAtSubject(sub.Job.ID); err != nil {
 		return err
 	}
-	if out.Target, err = events.SchedDueSubject(sub.Job.Pool, sub.Job.Priority, s.shard(k), k); err != nil {
+	if out.Target, err = events.SchedDueSubject(sub.Job.Pool, sub.Job.Lane(), s.shard(sub.Job, k), k); err != nil {
 		return err
 	}
 	out.At = at
@@ -228,10 +233,8 @@ func (s *Store) InUse(ctx context.Context, jobID string) (bool, error) {
 // Lanes implements worker.Source.
 func (s *Store) Lanes(pool string) []worker.Lane {
 	var out []worker.Lane
-	for _, p := range jobs.Lanes {
-		for shard := range s.shards {
-			out = append(out, worker.Lane{Pool: pool, Priority: p, Shard: shard})
-		}
+	for _, l := range bus.PoolLanes(s.shards) {
+		out = append(out, worker.Lane{Pool: pool, Priority: l.Priority, Shard: l.Shard, Depth: jobs.LaneDepth(l.Priority)})
 	}
 	return out
 }
