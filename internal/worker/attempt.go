@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -44,7 +45,13 @@ type attempt struct {
 	mu       sync.Mutex // guards the fields below; never held during a call
 	delivery Delivery
 	ended    bool // takes no further delivery
-	signAt   time.Time
+	// quiet is how long the pack may be silent, if longer than others.
+	quiet time.Duration
+
+	// begun is when the attempt was claimed; signAt is the last sign of life
+	// after it, in nanoseconds. The clock of the wall may jump, this does not.
+	begun  time.Time
+	signAt atomic.Int64
 }
 
 // take makes d, a later delivery of the job, the one to acknowledge. An
@@ -71,11 +78,7 @@ func (a *attempt) release() Delivery {
 }
 
 // sign notes that the run shows life.
-func (a *attempt) sign() {
-	a.mu.Lock()
-	a.signAt = time.Now()
-	a.mu.Unlock()
-}
+func (a *attempt) sign() { a.signAt.Store(int64(time.Since(a.begun))) }
 
 // run executes the pack and finishes the attempt. ctx ends when the worker's
 // drain time is over.
@@ -149,6 +152,9 @@ func (a *attempt) invoke(ctx context.Context) (packs.Outcome, error) {
 	if err != nil {
 		return packs.Outcome{}, err
 	}
+	a.mu.Lock()
+	a.quiet = pack.Info().Quiet
+	a.mu.Unlock()
 	input, err := jobs.LoadInput(ctx, w.cfg.Artifacts, a.sub)
 	if err != nil {
 		return packs.Outcome{}, packs.Fail(packs.ArtifactFailed, err, "the stored input of the job cannot be read")
@@ -167,7 +173,7 @@ func (a *attempt) invoke(ctx context.Context) (packs.Outcome, error) {
 		Validated: true, // at the submit, by the same version of the pack
 		Services: packs.Services{
 			Leaser: w.cfg.Leaser, HTTP: w.cfg.HTTP, CheckURL: w.cfg.CheckURL, Artifacts: w.cfg.Artifacts,
-			Begin: a.begin, Progress: rep.progress, Log: rep.line, Scratch: folder.make,
+			Begin: a.begin, Progress: rep.progress, Log: rep.line, Alive: a.sign, Scratch: folder.make,
 			UserAgent: w.cfg.UserAgent, PublicURL: w.cfg.PublicURL,
 		},
 	})
@@ -179,12 +185,13 @@ func (a *attempt) keepAlive(ctx context.Context) {
 		return // the message is its new holder's to keep
 	}
 	a.mu.Lock()
-	d, silent := a.delivery, time.Since(a.signAt)
+	d, patience := a.delivery, max(a.w.cfg.StallAfter, a.quiet)
 	a.mu.Unlock()
+	silent := time.Since(a.begun) - time.Duration(a.signAt.Load())
 	if err := d.Working(ctx); err != nil && ctx.Err() == nil {
 		a.log.Warn().Err(err).Msg("delivery not extended")
 	}
-	if silent > a.w.cfg.StallAfter {
+	if silent > patience {
 		a.halt(errStalled)
 		return
 	}

@@ -164,6 +164,30 @@ func TestStalledHandlerIsStopped(t *testing.T) {
 	}
 }
 
+// TestAQuietPackIsNotStalled for as long as its Spec says.
+func TestAQuietPackIsNotStalled(t *testing.T) {
+	t.Parallel()
+	beats := make(chan struct{}, 8)
+	r := rig.New(t, packs.Define(packs.Spec[struct{}, answer]{
+		Name: "t.quiet", Summary: "s", Quiet: time.Hour,
+		Run: func(ctx context.Context, _ *packs.Run, _ struct{}) (answer, error) {
+			for range cap(beats) {
+				select {
+				case <-beats:
+				case <-ctx.Done():
+					return answer{}, ctx.Err()
+				}
+			}
+			return answer{}, nil
+		},
+	}))
+	_, f := r.FaultyWorker("a", func(c *worker.Config) { c.StallAfter, c.Heartbeat = time.Millisecond, 20*time.Millisecond })
+	f.Add(bustest.Rule{Op: bustest.OpWorking, Kind: bustest.Twice, Do: func() { beats <- struct{}{} }})
+	if got := r.Ends(r.Submit("t.quiet", struct{}{}).ID); got.State != jobs.Succeeded {
+		t.Errorf("got %s %+v", got.State, got.Error)
+	}
+}
+
 // TestHeartbeatsGoOnWhileTheBusKeepsAnEventWaiting: the end of one job hangs,
 // the delivery of another is kept alive all the same.
 func TestHeartbeatsGoOnWhileTheBusKeepsAnEventWaiting(t *testing.T) {

@@ -167,7 +167,7 @@ func (w *Worker) last(ctx context.Context, k jobs.Key) (jobs.Record, error) {
 func (w *Worker) hold(ctx context.Context, d Delivery, sub jobs.Submission, job jobs.Job, seq uint64, log zerolog.Logger) *attempt {
 	a := &attempt{
 		w: w, sub: sub, claimed: job, fence: seq, log: log.With().Int("attempt", job.Attempt).Logger(),
-		job: job, expected: seq, delivery: d, signAt: time.Now(),
+		job: job, expected: seq, delivery: d, begun: time.Now(),
 	}
 	a.ctx, a.halt = context.WithCancelCause(ctx)
 	w.mu.Lock()

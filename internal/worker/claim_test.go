@@ -67,6 +67,8 @@ func (l *ledger) Input(context.Context, jobs.Key) (jobs.Submission, error) {
 	return jobs.Submission{}, jobs.ErrNotFound
 }
 
+func (l *ledger) KeepInput(context.Context, jobs.Submission) error { return nil }
+
 // push writes a record as somebody else would.
 func (l *ledger) push(change func(*jobs.Job)) {
 	l.mu.Lock()

@@ -170,7 +170,7 @@ func judge(job jobs.Job, o outcome, now time.Time, backoff func(int) time.Durati
 		job.State, job.FinishedAt, job.Error = jobs.Succeeded, now.UTC(), nil
 		return verdict{next: job}
 	case errors.Is(o.stop, errCancelled):
-		return verdict{next: ended(job, jobs.Cancelled, packs.Cancelled, "cancelled while it ran", now).next}
+		return verdict{next: stopped(job, now)}
 	case errors.Is(o.stop, errStopping):
 		return handBack(job, now)
 	}
@@ -180,17 +180,36 @@ func judge(job jobs.Job, o outcome, now time.Time, backoff func(int) time.Durati
 	}
 	job = remember(job, code, message, now)
 	if retries(job, code, o.err.Retry) {
-		delay := max(backoff(job.Attempt), o.err.RetryAfter)
+		delay := max(backoff(job.Attempt), o.err.Pause())
 		job.State, job.RetryAt = jobs.Retrying, now.Add(delay).UTC()
 		job.Error = &jobs.Failure{Code: code, Message: shorten(message), Details: details(o.err.Details)}
 		return verdict{next: job, delay: delay}
 	}
+	pause := o.err.Pause()
+	if job.EffectBegun && untold[code] {
+		pause, code, message = 0, packs.OutcomeUnknown,
+			"the effect had begun, so it may or may not have happened; check before you call again: "+message
+	}
 	next := ended(job, jobs.Failed, code, message, now).next
 	next.Error.Details = details(o.err.Details)
-	if o.err.RetryAfter > 0 {
-		next.Error.RetryAfterS = int((o.err.RetryAfter + time.Second - 1) / time.Second)
-	}
+	next.Error.RetryAfterS = int((pause + time.Second - 1) / time.Second)
 	return verdict{next: next}
+}
+
+// untold are the codes of runs that ended without an answer of whoever was
+// asked for the effect, or after it: once it was begun they do not tell
+// whether it happened, and a caller who tries again may make it happen twice.
+var untold = map[packs.Code]bool{
+	packs.Timeout: true, packs.SessionUnavailable: true, packs.ResourceExhausted: true, packs.ArtifactFailed: true,
+}
+
+// stopped is the record of a job that was cancelled while it ran.
+func stopped(job jobs.Job, now time.Time) jobs.Job {
+	message := "cancelled while it ran"
+	if job.EffectBegun {
+		message += "; the effect had begun, so it may or may not have happened"
+	}
+	return ended(job, jobs.Cancelled, packs.Cancelled, message, now).next
 }
 
 // handBack returns a job whose worker stops, uncharged. An effect that has
@@ -218,7 +237,7 @@ func obey(next, stored jobs.Job) (jobs.Job, error) {
 		return next, errCancelled
 	case jobs.Retrying:
 		next.RetryAt = time.Time{}
-		return ended(next, jobs.Cancelled, packs.Cancelled, "cancelled while it ran", time.Now()).next, nil
+		return stopped(next, time.Now()), nil
 	}
 	return next, nil
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,58 @@ func TestJudge(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestABegunEffectIsNeverReportedAsWorthAnotherTry: what does not tell whether
+// it happened is outcome_unknown, whatever ended the run.
+func TestABegunEffectIsNeverReportedAsWorthAnotherTry(t *testing.T) {
+	t.Parallel()
+	begun := running(func(j *jobs.Job) { j.EffectBegun, j.MaxAttempts = true, 1 }).Job
+	for code, want := range map[packs.Code]packs.Code{
+		packs.Timeout: packs.OutcomeUnknown, packs.SessionUnavailable: packs.OutcomeUnknown,
+		packs.ResourceExhausted: packs.OutcomeUnknown, packs.ArtifactFailed: packs.OutcomeUnknown,
+		// An answer of the other side says that it did not happen.
+		packs.RateLimited: packs.RateLimited, packs.HandlerFailed: packs.HandlerFailed, packs.CredentialInvalid: packs.CredentialInvalid,
+	} {
+		o := outcome{err: &packs.Error{Code: code, Message: "m", RetryAfter: time.Minute}}
+		v := judge(begun, o, now, func(int) time.Duration { return 0 })
+		if v.next.State != jobs.Failed || v.next.Error.Code != want || !strings.HasSuffix(v.next.Error.Message, "m") {
+			t.Errorf("%s: got %s %+v, want %s", code, v.next.State, v.next.Error, want)
+		}
+		if unknown := want == packs.OutcomeUnknown; unknown == (v.next.Error.RetryAfterS > 0) {
+			t.Errorf("%s: got retry_after_s %d", code, v.next.Error.RetryAfterS)
+		}
+		if h := v.next.History; h[len(h)-1].Code != code {
+			t.Errorf("%s: the history says %s", code, h[len(h)-1].Code)
+		}
+	}
+	o := outcome{err: &packs.Error{Code: packs.Cancelled, Message: "m"}, stop: errStalled}
+	if v := judge(begun, o, now, nil); v.next.Error.Code != packs.OutcomeUnknown {
+		t.Errorf("stalled: got %+v", v.next.Error)
+	}
+	o.stop = errCancelled
+	if v := judge(begun, o, now, nil); v.next.State != jobs.Cancelled || !strings.Contains(v.next.Error.Message, "may or may not") {
+		t.Errorf("cancelled: got %s %+v", v.next.State, v.next.Error)
+	}
+}
+
+// TestRetryAfterIsCapped: neither a job nor its caller waits for longer than
+// a day.
+func TestRetryAfterIsCapped(t *testing.T) {
+	t.Parallel()
+	const day = packs.MaxRetryAfter
+	for ask, want := range map[time.Duration]time.Duration{
+		day - time.Second: day - time.Second, day: day, day + time.Second: day, math.MaxInt64: day, -time.Hour: 0,
+	} {
+		o := outcome{err: &packs.Error{Code: packs.RateLimited, RetryAfter: ask}}
+		if v := judge(running(nil).Job, o, now, func(int) time.Duration { return 0 }); v.delay != want {
+			t.Errorf("asked for %s: got a pause of %s, want %s", ask, v.delay, want)
+		}
+		last := running(func(j *jobs.Job) { j.Attempt = 3 }).Job
+		if v := judge(last, o, now, nil); v.next.Error.RetryAfterS != int(want/time.Second) {
+			t.Errorf("asked for %s: got retry_after_s %d, want %s", ask, v.next.Error.RetryAfterS, want)
+		}
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 // outputs too large for a message. No artifact key begins with "_".
 const stashPrefix = "_jobs/"
 
-// InputKey is the stash key of a job's input.
+// InputKey is the stash key of a job's input. A suffix "-<text>" makes further ones,
+// for tries of a submit that must not share theirs.
 func InputKey(jobID string) string { return stashPrefix + jobID + "/input" }
 
 // OutputKey is the stash key of the output of one run of a job. Runs have

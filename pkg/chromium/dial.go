@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/remote"
 )
@@ -33,7 +34,7 @@ func dial(ctx context.Context, h Host) (*line, error) {
 		}
 		conn, err := remote.DialContext(ctx, b.URL, remote.WithConnHTTPHeader(b.Header))
 		if err == nil {
-			return &line{conn: conn}, nil
+			return &line{conn: transport{conn, b.Alive}}, nil
 		}
 		select {
 		case <-time.After(dialPause):
@@ -45,9 +46,34 @@ func dial(ctx context.Context, h Host) (*line, error) {
 	}
 }
 
+// transport is a connection that tells of every message that passes.
+type transport struct {
+	*remote.Conn
+	alive func() // may be nil
+}
+
+// Read implements chromedp.Transport.
+func (t transport) Read(ctx context.Context, m *cdproto.Message) error {
+	err := t.Conn.Read(ctx, m)
+	t.tell()
+	return err
+}
+
+// Write implements chromedp.Transport.
+func (t transport) Write(ctx context.Context, m *cdproto.Message) error {
+	t.tell()
+	return t.Conn.Write(ctx, m)
+}
+
+func (t transport) tell() {
+	if t.alive != nil {
+		t.alive()
+	}
+}
+
 // line is one connection to a browser, as chromedp wants it.
 type line struct {
-	conn    *remote.Conn
+	conn    transport
 	browser *chromedp.Browser // nil until it is allocated
 	stop    func()            // ends the browser's loop
 }

@@ -51,17 +51,30 @@ func (s *Service) cancelOnce(ctx context.Context, c identity.Caller, id string) 
 	}
 	job.State, job.FinishedAt = Cancelled, s.cfg.Now().UTC()
 	job.Error = &Failure{Code: packs.Cancelled, Message: "cancelled before it ran"}
-	move := Move{Job: job, Expected: rec.Sequence}
-	if job.Runs == 0 {
-		// Its input goes with the message; keep it, so that Retry works.
-		if sub, _, err := s.cfg.Queue.Find(ctx, job.Key(), true); err == nil {
-			move.Input = &sub
-		}
+	if err := s.keepInput(ctx, job); err != nil {
+		return Job{}, err
 	}
-	if _, err := s.cfg.Ledger.Append(ctx, move); err != nil {
+	if _, err := s.cfg.Ledger.Append(ctx, Move{Job: job, Expected: rec.Sequence}); err != nil {
 		return Job{}, err
 	}
 	return job, s.cfg.Queue.Remove(ctx, job.Key(), job.Pool)
+}
+
+// keepInput stores the input of a job that no worker has claimed, which lies
+// in its message alone. It is done before the job is cancelled: from then on
+// any worker that meets the message removes it, and Retry needs the input.
+func (s *Service) keepInput(ctx context.Context, job Job) error {
+	if job.Runs > 0 {
+		return nil // its first claim stored it
+	}
+	sub, _, err := s.cfg.Queue.Find(ctx, job.Key(), true)
+	if errors.Is(err, ErrNotFound) {
+		return nil // claimed this moment, which the write of the event shows
+	}
+	if err != nil {
+		return err
+	}
+	return s.cfg.Ledger.KeepInput(ctx, sub)
 }
 
 func (s *Service) requestCancel(ctx context.Context, rec Record) (Job, error) {

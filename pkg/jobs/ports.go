@@ -56,6 +56,8 @@ type Ledger interface {
 	Append(ctx context.Context, m Move) (uint64, error)
 	// Input returns what the job ran on, or ErrNotFound before its first claim.
 	Input(ctx context.Context, k Key) (Submission, error)
+	// KeepInput stores what Input returns, unless it was stored before.
+	KeepInput(ctx context.Context, s Submission) error
 }
 
 // Place is where a waiting job stands.
@@ -136,6 +138,8 @@ type DeadQuery struct {
 type Stash interface {
 	Stash(ctx context.Context, key string, r io.Reader) error
 	Unstash(ctx context.Context, key string) (io.ReadCloser, error)
+	// DropStash removes what was stashed; absent is no error.
+	DropStash(ctx context.Context, key string) error
 }
 
 // Catalog finds packs by name and version.

@@ -9,6 +9,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/identity"
 	"github.com/helmdeck/helmdeck/pkg/packs"
@@ -199,7 +201,9 @@ func (s *Service) stashInput(ctx context.Context, sub Submission) (Submission, e
 	if Inline(sub.Input) {
 		return sub, nil
 	}
-	key := artifacts.InputKey(sub.Job.ID)
+	// A key of this try alone: another of the same job, which an idempotency
+	// key allows at the same time, must not lose its input with this one.
+	key := artifacts.InputKey(sub.Job.ID) + "-" + uuid.NewString()
 	if err := s.cfg.Stash.Stash(ctx, key, bytes.NewReader(sub.Input)); err != nil {
 		return sub, packs.Fail(packs.ArtifactFailed, err, "the input could not be stored; try again")
 	}

@@ -211,6 +211,7 @@ func (s *Service) enqueue(ctx context.Context, sub Submission) (Job, error) {
 	}
 	err = s.cfg.Queue.Enqueue(ctx, sub)
 	if err != nil && !errors.Is(err, ErrQueued) {
+		s.dropRefused(ctx, sub, err)
 		return Job{}, submitError(err)
 	}
 	return job, nil
@@ -222,12 +223,32 @@ func (s *Service) enqueue(ctx context.Context, sub Submission) (Job, error) {
 // until it reads the schedules again.
 func (s *Service) putOff(ctx context.Context, sub Submission) (Job, error) {
 	if err := s.cfg.Queue.Schedule(ctx, sub, sub.Job.ScheduledFor); err != nil {
+		s.dropRefused(ctx, sub, err)
 		return Job{}, submitError(err)
 	}
 	// A conflict: it has been cancelled, or started, meanwhile. Nobody waits
 	// for a write that is still under way when the caller hangs up.
 	_, _ = s.cfg.Ledger.Append(ctx, Move{Job: sub.Job, Input: &sub, TraceParent: sub.TraceParent})
 	return sub.Job, nil
+}
+
+// dropRefused removes the stashed input of a job that was refused for good,
+// so that a full queue does not fill the store. Whatever else went wrong
+// leaves open whether the job is in the queue; the sweep removes what nobody
+// needs.
+func (s *Service) dropRefused(ctx context.Context, sub Submission, refusal error) {
+	if sub.InputKey == "" || !errors.Is(refusal, ErrQueueFull) {
+		return
+	}
+	// The call may have been repeated on its way: the first may have got in.
+	if _, _, err := s.cfg.Queue.Find(ctx, sub.Job.Key(), true); !errors.Is(err, ErrNotFound) {
+		return
+	}
+	if _, err := s.cfg.Ledger.Last(ctx, sub.Job.Key(), true); !errors.Is(err, ErrNotFound) {
+		return
+	}
+	// Failing that, the sweep does it.
+	_ = s.cfg.Stash.DropStash(ctx, sub.InputKey)
 }
 
 func (s *Service) submitKeyed(ctx context.Context, c identity.Caller, r Request, sub Submission) (Job, error) {

@@ -128,6 +128,14 @@ func Fail(c Code, err error, message string) *Error {
 // Error yet becomes handler_failed.
 func Fatal(err error) *Error { return withRetry(err, false) }
 
+// MaxRetryAfter caps every pause an error asks for: a day, the longest window
+// that upstream quotas have. More would keep a job waiting that nobody expects
+// to run any more.
+const MaxRetryAfter = 24 * time.Hour
+
+// Pause is RetryAfter within its bounds, 0 to MaxRetryAfter.
+func (e *Error) Pause() time.Duration { return min(max(e.RetryAfter, 0), MaxRetryAfter) }
+
 // Retry returns err as an Error that is retried automatically, not before
 // after. An err that is no Error yet becomes handler_failed.
 func Retry(err error, after time.Duration) *Error {

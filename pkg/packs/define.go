@@ -45,6 +45,11 @@ type Spec[In, Out any] struct {
 	Effect Effect
 	// Timeout bounds one attempt; 0 is DefaultTimeout.
 	Timeout time.Duration
+	// Quiet is how long a run may show no sign of life before it counts as
+	// stalled and is stopped, when that is longer than the worker's default of
+	// five minutes. Signs are progress, log lines, and the bytes of programs,
+	// files, artifacts, HTTP and the browser.
+	Quiet time.Duration
 	// MaxAttempts is DefaultMaxAttempts when 0.
 	MaxAttempts int
 	// MaxInputBytes is DefaultMaxInputBytes when 0.
@@ -112,7 +117,7 @@ func define[In, Out any](s Spec[In, Out]) (Pack, error) {
 		Input: input.text, Output: output.text,
 		Errors: allCodes(s.Needs, s.Effect, s.Errors), Effect: s.Effect,
 		Metadata: s.Metadata, Examples: s.Examples,
-		Timeout: s.Timeout, MaxAttempts: s.MaxAttempts, MaxInputBytes: s.MaxInputBytes,
+		Timeout: s.Timeout, Quiet: s.Quiet, MaxAttempts: s.MaxAttempts, MaxInputBytes: s.MaxInputBytes,
 		Hidden: s.Hidden,
 	}
 	for _, e := range s.Examples {
@@ -162,7 +167,7 @@ func check[In, Out any](s Spec[In, Out]) error {
 	fault(strings.Contains(s.Summary, "\n"), "summary has more than one line")
 	fault(!slices.Contains(Pools, s.Pool), "unknown pool %q", s.Pool)
 	fault(s.Effect != EffectNone && s.Effect != EffectKeyed && s.Effect != EffectOnce, "unknown effect %q", s.Effect)
-	fault(s.Timeout < 0 || s.MaxAttempts < 0 || s.MaxInputBytes < 0, "a limit is negative")
+	fault(s.Timeout < 0 || s.Quiet < 0 || s.MaxAttempts < 0 || s.MaxInputBytes < 0, "a limit is negative")
 	fault(s.Run == nil, "run is missing")
 	fault(s.Needs.Session != nil && s.Needs.Session.Image == "", "needs a session but names no image")
 	for _, c := range s.Errors {

@@ -84,6 +84,7 @@ type Info struct {
 	Examples []Example         `json:"examples,omitempty"`
 
 	Timeout       time.Duration `json:"-"` // per attempt
+	Quiet         time.Duration `json:"-"` // see Spec; 0: the worker's default
 	MaxAttempts   int           `json:"-"`
 	MaxInputBytes int64         `json:"-"`
 	Hidden        bool          `json:"-"` // test packs
@@ -136,6 +137,9 @@ type Services struct {
 	// at any rate, the host coalesces.
 	Progress func(percent float64, message string)
 	Log      func(line string)
+	// Alive is told of every other sign that the run gets on, such as bytes
+	// that pass; at any rate. May be nil.
+	Alive func()
 	// Scratch makes an empty folder of the run's own, the same at every call;
 	// the host removes it after the run.
 	Scratch func() (string, error)

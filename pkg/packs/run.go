@@ -93,6 +93,7 @@ func (r *Run) Session(ctx context.Context) (sessions.Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lease %s session: %w", r.info.Needs.Session.Image, err)
 	}
+	s = &liveSession{s, r.alive}
 	if !r.keep(s) {
 		return nil, errors.Join(errRunOver, s.Close(context.WithoutCancel(ctx)))
 	}
@@ -151,7 +152,7 @@ func (r *Run) HTTP() *http.Client {
 	if r.services.HTTP == nil {
 		panic(misuse("this worker has no guarded HTTP client"))
 	}
-	return r.services.HTTP
+	return liveClient(r.services.HTTP, r.alive)
 }
 
 // UserAgent names the product and its version, for requests whose caller

@@ -27,7 +27,7 @@ func (r *Run) SaveArtifactIn(ctx context.Context, namespace, name, contentType s
 	if r.isClosed() {
 		return artifacts.Ref{}, errRunOver
 	}
-	source := &sourceReader{r: from}
+	source := &sourceReader{r: liveReader{from, r.alive}}
 	ref, err := store.Put(ctx, artifacts.Draft{
 		Pack: namespace, Name: name, ContentType: contentType,
 		JobID: r.JobID, Attempt: r.Attempt,
@@ -56,7 +56,7 @@ func (r *Run) OpenArtifact(ctx context.Context, key string, rng artifacts.Range)
 	if err != nil {
 		return artifacts.Ref{}, nil, lookupFailed(key, err)
 	}
-	return ref, &storeReader{key: key, ReadCloser: body}, nil
+	return ref, &storeReader{key: key, ReadCloser: newLiveBody(body, r.alive)}, nil
 }
 
 // StatArtifact describes an artifact the caller may see; errors are those of

@@ -135,6 +135,9 @@ type Browser struct {
 	URL string
 	// Header carries the lease's token.
 	Header http.Header
+	// Alive is called with every message to or from the browser, by whoever
+	// connects to it; may be nil.
+	Alive func()
 }
 
 // Command is one program run inside a sidecar.

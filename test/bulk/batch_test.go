@@ -88,3 +88,12 @@ func TestABatchLargerThanTheQueue(t *testing.T) {
 		t.Errorf("got %d accepted and %d queued, want %d", accepted, r.Queued(), room)
 	}
 }
+
+func encode(t *testing.T, v any) json.RawMessage {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}

@@ -76,7 +76,7 @@ func TooLarge(limit int64) *packs.Error {
 // ProblemOf returns the body for e.
 func ProblemOf(e *packs.Error) client.Problem {
 	p := client.Problem{Error: e.Code, Message: e.Message, Retryable: e.Code.Retryable(), Details: e.Details}
-	after := e.RetryAfter
+	after := e.Pause()
 	if after <= 0 && (e.Code == packs.SessionUnavailable || e.Code == packs.RateLimited) {
 		after = defaultRetryAfter
 	}

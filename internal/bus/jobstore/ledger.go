@@ -141,6 +141,14 @@ func (s *Store) storeInput(ctx context.Context, sub jobs.Submission) error {
 	return err
 }
 
+// KeepInput implements jobs.Ledger.
+func (s *Store) KeepInput(ctx context.Context, sub jobs.Submission) error {
+	if err := s.storeInput(ctx, sub); err != nil {
+		return fmt.Errorf("keep input of job %s: %w", sub.Job.ID, busError(err))
+	}
+	return nil
+}
+
 // Input implements jobs.Ledger.
 func (s *Store) Input(ctx context.Context, k jobs.Key) (jobs.Submission, error) {
 	filter, err := events.EvtFilter(k, events.KindInput)

@@ -193,6 +193,21 @@ func (w *World) Input(_ context.Context, k jobs.Key) (jobs.Submission, error) {
 	return jobs.Submission{}, jobs.ErrNotFound
 }
 
+// KeepInput implements jobs.Ledger.
+func (w *World) KeepInput(_ context.Context, s jobs.Submission) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.lives[s.Job.ID]
+	if l == nil {
+		l = &life{key: s.Job.Key()}
+		w.lives[s.Job.ID] = l
+	}
+	if l.input == nil {
+		l.input = &s
+	}
+	return nil
+}
+
 // Enqueue implements jobs.Queue.
 func (w *World) Enqueue(_ context.Context, s jobs.Submission) error {
 	w.mu.Lock()
@@ -275,6 +290,14 @@ func (w *World) Stash(_ context.Context, key string, r io.Reader) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stash[key] = b
+	return nil
+}
+
+// DropStash implements jobs.Stash.
+func (w *World) DropStash(_ context.Context, key string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.stash, key)
 	return nil
 }
 

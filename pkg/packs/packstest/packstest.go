@@ -134,6 +134,9 @@ func WithBegun() Option { return func(s *settings) { s.begun = true } }
 // WithOnProgress calls f at every report, to act while the pack runs.
 func WithOnProgress(f func(Progress)) Option { return func(s *settings) { s.onProgress = f } }
 
+// WithAlive calls f at every sign of life that is no report.
+func WithAlive(f func()) Option { return func(s *settings) { s.invocation.Services.Alive = f } }
+
 // NewStore returns an empty artifact store in memory.
 func NewStore(t testing.TB) *artifacts.Store {
 	t.Helper()
