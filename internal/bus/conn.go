@@ -105,6 +105,8 @@ type Conn struct {
 	deniedN atomic.Int32
 	losses  atomic.Uint64 // see Core.Losses
 
+	groups groups // the writers of streams
+
 	closed  chan struct{} // closed by the closed handler
 	watches sync.WaitGroup
 	stop    context.CancelFunc // ends the watches
@@ -257,6 +259,7 @@ func (c *Conn) Ping(ctx context.Context) error {
 func (c *Conn) Close() {
 	c.stop()
 	c.watches.Wait()
+	defer c.groups.end()
 	if c.nc.IsConnected() && c.nc.Drain() == nil {
 		select {
 		case <-c.closed:

@@ -23,6 +23,10 @@ var (
 	ErrClosed = errors.New("bus connection closed")
 )
 
+// errNoBatches: the stream was made without atomic batches, or as many as the
+// server allows are open at once.
+var errNoBatches = errors.New("no atomic batch possible")
+
 // Error codes of the server that say more than their text.
 const (
 	codeNoCluster             = 10008 // the server is cut off from its peers
@@ -35,8 +39,10 @@ const (
 	codeWrongSequence         = 10071
 	codeStoreFailed           = 10077 // the text says why
 	codeWrongSequenceInFlight = 10164
+	codeBatchDisabled         = 10174
 	codeBatchIncomplete       = 10176 // a part was lost on the way; nothing is stored
 	codeBatchDuplicate        = 10201
+	codeBatchTooMany          = 10210
 )
 
 // apiError maps an error the server answered with onto a sentinel, keeping the
@@ -54,6 +60,8 @@ func apiError(e *jetstream.APIError) error {
 		sentinel = ErrFrozen
 	case codeBatchIncomplete, codeNoCluster, codeNotLeader, codeNotReady:
 		sentinel = ErrUnavailable
+	case codeBatchDisabled, codeBatchTooMany:
+		sentinel = errNoBatches
 	case codeBatchDuplicate:
 		sentinel = ErrDuplicate
 	case codeStoreFailed:

@@ -40,11 +40,17 @@ type jetStream Conn
 
 func (j *jetStream) Publish(ctx context.Context, m Outgoing) (uint64, error) {
 	c := (*Conn)(j)
-	ack, err := c.store(ctx, c.outgoing(m))
+	var sequence uint64
+	var err error
+	if g := c.groupOf(m.Subject); g != nil {
+		sequence, err = g.store(ctx, []Outgoing{m})
+	} else {
+		sequence, err = c.storeOne(ctx, m)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("publish to %s: %w", m.Subject, err)
 	}
-	return ack.Sequence, nil
+	return sequence, nil
 }
 
 func (j *jetStream) PublishBatch(ctx context.Context, ms []Outgoing) (uint64, error) {
@@ -57,28 +63,57 @@ func (j *jetStream) PublishBatch(ctx context.Context, ms []Outgoing) (uint64, er
 	case len(ms) > MaxBatch:
 		return 0, fmt.Errorf("publish batch: %d messages, at most %d", len(ms), MaxBatch)
 	}
+	var sequence uint64
+	var err error
+	if g := c.groupOf(ms[0].Subject); g != nil {
+		sequence, err = g.store(ctx, ms)
+	} else {
+		sequence, err = c.storeBatch(ctx, ms)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("publish batch to %s: %w", ms[len(ms)-1].Subject, err)
+	}
+	return sequence, nil
+}
+
+// storeAlone stores what one caller wants stored, and nothing else with it.
+func (c *Conn) storeAlone(ctx context.Context, ms []Outgoing) (uint64, error) {
+	if len(ms) == 1 {
+		return c.storeOne(ctx, ms[0])
+	}
+	return c.storeBatch(ctx, ms)
+}
+
+func (c *Conn) storeOne(ctx context.Context, m Outgoing) (uint64, error) {
+	ack, err := c.store(ctx, c.outgoing(m))
+	return ack.Sequence, err
+}
+
+// storeBatch stores all messages or none and returns the sequence of the
+// last; the others have those before it.
+func (c *Conn) storeBatch(ctx context.Context, ms []Outgoing) (uint64, error) {
 	ctx, cancel := c.bound(ctx, c.timeout)
 	defer cancel()
 	id := nuid.Next()
-	for i, m := range ms {
-		out := c.outgoing(m)
-		out.Header.Set(headerBatchID, id)
-		out.Header.Set(headerBatchSequence, strconv.Itoa(i+1))
-		if i < len(ms)-1 {
-			// Refusals show at the commit, which fails as a whole.
-			if err := c.send(ctx, out.Subject, nil, func() error { return c.nc.PublishMsg(out) }); err != nil {
-				return 0, fmt.Errorf("publish batch to %s: %w", m.Subject, c.translate(err))
-			}
-			continue
+	last := len(ms) - 1
+	for i, m := range ms[:last] {
+		out := c.inBatch(m, id, i+1)
+		// Refusals show at the commit, which fails as a whole.
+		if err := c.send(ctx, out.Subject, nil, func() error { return c.nc.PublishMsg(out) }); err != nil {
+			return 0, c.translate(err)
 		}
-		out.Header.Set(headerBatchCommit, "1")
-		ack, err := c.store(ctx, out)
-		if err != nil {
-			return 0, fmt.Errorf("publish batch to %s: %w", m.Subject, err)
-		}
-		return ack.Sequence, nil
 	}
-	return 0, nil // not reached: the last message returns
+	out := c.inBatch(ms[last], id, len(ms))
+	out.Header[headerBatchCommit] = []string{"1"}
+	ack, err := c.store(ctx, out)
+	return ack.Sequence, err
+}
+
+func (c *Conn) inBatch(m Outgoing, id string, n int) *nats.Msg {
+	out := c.outgoing(m)
+	out.Header[headerBatchID] = []string{id}
+	out.Header[headerBatchSequence] = []string{strconv.Itoa(n)}
+	return out
 }
 
 func (c *Conn) outgoing(m Outgoing) *nats.Msg {

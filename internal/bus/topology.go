@@ -87,7 +87,7 @@ func holdSpec(n names, p Profile, pool packs.Pool) streamSpec {
 	c := n.config(p, HoldStream(pool), "hold."+string(pool)+".*.*.*.*")
 	c.Discard, c.DiscardNewPerSubject, c.MaxMsgsPerSubject = jetstream.DiscardNew, true, 1
 	c.MaxMsgs, c.MaxBytes = p.QueueMaxMsgs, p.QueueMaxBytes
-	c.AllowMsgTTL = true
+	c.AllowMsgTTL, c.AllowAtomicPublish = true, true
 	return streamSpec{config: c}
 }
 
@@ -126,7 +126,7 @@ func scheduleSpec(n names, p Profile) streamSpec {
 
 func deadSpec(n names, p Profile) streamSpec {
 	c := n.config(p, StreamDead, "dlq.*.*.*.*")
-	c.MaxAge, c.AllowMsgTTL = p.DeadMaxAge, true
+	c.MaxAge, c.AllowMsgTTL, c.AllowAtomicPublish = p.DeadMaxAge, true, true
 	return streamSpec{config: c}
 }
 

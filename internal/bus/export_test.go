@@ -1,0 +1,14 @@
+package bus
+
+// HoldWrites keeps the writer of subject's stream busy, so that writes pile
+// up; waiting counts them, release lets the writer go on.
+func HoldWrites(c *Conn, subject string) (waiting func() int, release func()) {
+	g := c.groupOf(subject)
+	g.mu.Lock()
+	g.busy = true
+	g.mu.Unlock()
+	return func() int { g.mu.Lock(); defer g.mu.Unlock(); return len(g.waiting) }, g.next
+}
+
+// Groups reports whether writes to subject's stream are grouped.
+func Groups(c *Conn, subject string) bool { return c.groupOf(subject) != nil }
