@@ -21,13 +21,16 @@ import (
 )
 
 var (
-	count  = flag.Int("jobs", 40000, "jobs in each throughput run")
-	flight = flag.Int("flight", 256, "jobs in flight")
-	rounds = flag.Int("rounds", 3, "rounds; the two sides take turns and medians are printed")
-	calls  = flag.Int("calls", 1000, "idle calls through REST")
-	only   = flag.String("only", "", "throughput, latency or memory; all by default")
-	binary = flag.String("helmdeck", "", "helmdeck binary; built when empty")
-	cpu    = flag.String("cpuprofile", "", "write a CPU profile of the job side of the throughput runs")
+	count    = flag.Int("jobs", 40000, "jobs in each throughput run")
+	flight   = flag.Int("flight", 256, "jobs in flight")
+	rounds   = flag.Int("rounds", 3, "rounds; the two sides take turns and medians are printed")
+	calls    = flag.Int("calls", 1000, "idle calls through REST")
+	only     = flag.String("only", "", "throughput, latency, memory or scale; all but scale by default")
+	binary   = flag.String("helmdeck", "", "helmdeck binary; built when empty")
+	queued   = flag.Int("queued", 100_000, "jobs in the queue of the scale run")
+	due      = flag.Int("due", 10_000, "jobs due at one moment in the scale run")
+	watchers = flag.Int("watchers", 2000, "event streams of the scale run")
+	cpu      = flag.String("cpuprofile", "", "write a CPU profile of the job side of the throughput runs")
 )
 
 func main() {
@@ -59,8 +62,8 @@ func run(ctx context.Context) error {
 	for _, part := range []struct {
 		name string
 		run  func(context.Context, string) error
-	}{{"throughput", throughput}, {"latency", latency}, {"memory", memory}} {
-		if *only != "" && *only != part.name {
+	}{{"throughput", throughput}, {"latency", latency}, {"memory", memory}, {"scale", scale}} {
+		if *only != "" && *only != part.name || *only == "" && part.name == "scale" {
 			continue
 		}
 		if err := part.run(ctx, filepath.Join(dir, part.name)); err != nil {

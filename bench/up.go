@@ -82,15 +82,26 @@ func memory(ctx context.Context, dir string) error {
 		return ctx.Err()
 	case <-time.After(10 * time.Second): // idle means after the start is digested
 	}
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		return err
-	}
-	for line := range strings.SplitSeq(string(b), "\n") {
-		var kb int
-		if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kb); n == 1 {
-			fmt.Printf("idle helmdeck up: %d MB resident (aim: under 120 MB)\n", kb/1024)
-		}
-	}
+	fmt.Printf("idle helmdeck up: %d MB resident (aim: under 120 MB)\n", p.resident())
 	return nil
+}
+
+// worker joins a worker of the core pool to the bus of p.
+func (p *process) worker(ctx context.Context) (*process, error) {
+	addr, err := p.file("nats.url")
+	if err != nil {
+		return nil, err
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(filepath.Dir(*binary), "helmdeck-worker"), "github.com/helmdeck/helmdeck/cmd/worker")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		return nil, fmt.Errorf("build the worker: %w", err)
+	}
+	w := &process{dir: p.dir}
+	w.cmd = exec.CommandContext(ctx, filepath.Join(filepath.Dir(*binary), "helmdeck-worker"), "--nats", addr,
+		"--nats-creds", filepath.Join(p.dir, "nats-worker.json"), "--keys", filepath.Join(p.dir, "keys.json"),
+		"--pools", "core", "--slots", "64", "--profile", "embedded", "--log-level", "error")
+	w.cmd.Env = append(os.Environ(), "HELMDECK_TEST_PACKS=1")
+	w.cmd.Stderr = os.Stderr
+	return w, w.cmd.Start()
 }
