@@ -32,6 +32,7 @@ type Config struct {
 	Artifacts *artifacts.Store
 	Events    Events
 	Pools     Pools
+	Workers   Workers
 	Auth      auth.Authenticator
 	// Health maps the name of each part that /readyz requires, for instance
 	// "bus" and "store", to its check; may be empty.
@@ -109,6 +110,7 @@ func (c Config) validate() error {
 	need(c.Artifacts != nil, "Artifacts")
 	need(c.Events != nil, "Events")
 	need(c.Pools != nil, "Pools")
+	need(c.Workers != nil, "Workers")
 	need(c.Auth != nil, "Auth")
 	if c.PublicURL != "" {
 		if u, err := url.Parse(c.PublicURL); err != nil || u.Host == "" {

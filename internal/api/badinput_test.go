@@ -202,6 +202,6 @@ func TestAPanicIsOneInternalError(t *testing.T) {
 	}
 }
 
-type panicking struct{}
+type panicking struct{ *fixedPools }
 
 func (panicking) Pools(context.Context) ([]api.PoolStatus, error) { panic("a secret cause") }

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/helmdeck/helmdeck/internal/api/wire"
 	"github.com/helmdeck/helmdeck/pkg/client"
 )
 
@@ -87,20 +86,6 @@ func poolCheck(pools []PoolStatus, err error, name string) string {
 		return "no worker serves it"
 	}
 	return checkOK
-}
-
-func (a *API) listPools(x *exchange, r *http.Request) error {
-	if err := wire.NewQuery(r).Err(); err != nil {
-		return err
-	}
-	pools, err := a.cfg.Pools.Pools(r.Context())
-	if err != nil {
-		return fmt.Errorf("list pools: %w", err)
-	}
-	if pools == nil {
-		pools = []PoolStatus{}
-	}
-	return x.writeJSON(http.StatusOK, client.PoolList{Pools: pools})
 }
 
 func (a *API) serveMetrics(x *exchange, r *http.Request) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"time"
 
 	"github.com/helmdeck/helmdeck/pkg/client"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
@@ -62,9 +63,25 @@ type Events interface {
 // PoolStatus is the load of one pool, as GET /api/v1/pools shows it.
 type PoolStatus = client.PoolStatus
 
-// Pools tells the load of every pool of the installation.
+// Pools tells the load of every pool of the installation, and pauses them.
 type Pools interface {
+	// Pools returns every pool, those without load too.
 	Pools(ctx context.Context) ([]PoolStatus, error)
+	// Pause holds the jobs of a pool back; Until is zero for no end. It may
+	// be repeated.
+	Pause(ctx context.Context, pool string, p client.PoolPause) error
+	// Resume ends a pause; by is who wants it. It may be repeated.
+	Resume(ctx context.Context, pool, by string) error
+}
+
+// Workers tells which workers live, and drains them.
+type Workers interface {
+	// Workers returns them by id.
+	Workers() []client.WorkerStatus
+	// Drain asks one to end, with within for what runs (0: its own default),
+	// and returns what it does now. Nobody of that name is a *packs.Error
+	// with not_found.
+	Drain(ctx context.Context, id string, within time.Duration) (client.WorkerStatus, error)
 }
 
 // Health tells whether a part the API cannot work without can be used.

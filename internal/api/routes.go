@@ -28,6 +28,7 @@ func (a *API) routes() []*route {
 	all = append(all, a.jobRoutes()...)
 	all = append(all, a.deadRoutes()...)
 	all = append(all, a.artifactRoutes()...)
+	all = append(all, a.poolRoutes()...)
 	return append(all, a.operateRoutes()...)
 }
 
@@ -208,10 +209,6 @@ func (a *API) operateRoutes() []*route {
 		return openapi.Operation{Method: get, Path: path, Hidden: true}
 	}
 	return []*route{
-		{openapi.Operation{Method: get, Path: "/api/v1/pools", ID: "list_pools", Tag: "operating", Scope: readPacks,
-			Summary: "Show the load of every pool",
-			Answers: []openapi.Answer{{Status: ok, Description: "The pools.", Body: client.PoolList{}}},
-		}, false, a.listPools},
 		{open("/healthz", "healthz", "Tell that the process runs", map[string]string{}), false, a.healthz},
 		{ready, false, a.readyz},
 		{open("/version", "version", "Tell the version", client.VersionInfo{}), false, a.version},

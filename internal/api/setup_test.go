@@ -9,6 +9,7 @@ import (
 	"iter"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -93,6 +94,7 @@ type rig struct {
 	world   *jobstest.World
 	store   *artifacts.Store
 	pools   *fixedPools
+	fleet   *oneWorker
 	release chan struct{} // lets one test.wait go on
 	http    *http.Client
 }
@@ -111,11 +113,15 @@ func setup(t *testing.T, mods ...func(*api.Config)) *rig {
 	}
 	cat := catalogue()
 	r.pools = &fixedPools{pools: []api.PoolStatus{{Pool: "core", Waiting: 2, Workers: 1, Autoscale: 2}, {Pool: "media"}}}
+	r.fleet = &oneWorker{client.WorkerStatus{
+		ID: "worker-1", Host: "h", Version: "v1", Slots: map[string]int{"core": 4}, Running: map[string]int{"core": 1},
+		LastBeat: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC),
+	}}
 	person := func(name string, scopes ...string) identity.Caller {
 		return identity.Caller{Subject: name, Scopes: scopes}
 	}
 	cfg := api.Config{
-		Jobs: jobs.New(r.world.Config(cat)), Packs: cat, Artifacts: r.store, Events: follower{r.world}, Pools: r.pools,
+		Jobs: jobs.New(r.world.Config(cat)), Packs: cat, Artifacts: r.store, Events: follower{r.world}, Pools: r.pools, Workers: r.fleet,
 		Auth: auth.Static(map[string]identity.Caller{
 			admin: person("admin", "admin"), ann: person("ann", "packs:*"), bob: person("bob", "packs:*"),
 			reader: person("ann", "packs:read"),
@@ -244,7 +250,35 @@ type fixedPools struct {
 	err   error
 }
 
-func (p *fixedPools) Pools(context.Context) ([]api.PoolStatus, error) { return p.pools, p.err }
+func (p *fixedPools) Pools(context.Context) ([]api.PoolStatus, error) { return slices.Clone(p.pools), p.err }
+
+func (p *fixedPools) Pause(_ context.Context, pool string, pause client.PoolPause) error {
+	return p.set(pool, &pause)
+}
+
+func (p *fixedPools) Resume(_ context.Context, pool, _ string) error { return p.set(pool, nil) }
+
+func (p *fixedPools) set(pool string, pause *client.PoolPause) error {
+	for i := range p.pools {
+		if p.pools[i].Pool == pool {
+			p.pools[i].Paused = pause
+		}
+	}
+	return p.err
+}
+
+// oneWorker is a fleet of one.
+type oneWorker struct{ status client.WorkerStatus }
+
+func (w *oneWorker) Workers() []client.WorkerStatus { return []client.WorkerStatus{w.status} }
+
+func (w *oneWorker) Drain(_ context.Context, id string, within time.Duration) (client.WorkerStatus, error) {
+	if id != w.status.ID {
+		return client.WorkerStatus{}, packs.Errorf(packs.NotFound, "there is no worker %q", id)
+	}
+	w.status.Draining, w.status.DrainBy = true, w.status.LastBeat.Add(within)
+	return w.status, nil
+}
 
 // answer is what came back.
 type answer struct {

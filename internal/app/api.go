@@ -18,6 +18,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
 	"github.com/helmdeck/helmdeck/internal/bus/jobindex"
 	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
+	"github.com/helmdeck/helmdeck/internal/bus/poolstore"
 	"github.com/helmdeck/helmdeck/internal/control"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
@@ -64,6 +65,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		return nil, err
 	}
 	done.add(workers.Close)
+	load := poolstore.New(js, shards, workers, r.Log)
 	arts, bucket, err := newArtifacts(ctx, js, store, r.keys, r.Settings)
 	if err != nil {
 		return nil, err
@@ -72,7 +74,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	catalog := r.catalog()
 	client := jobs.New(jobs.Config{
 		Ledger: store, Queue: store, Keys: store, Index: index, Feed: hub, Dead: store, Stash: arts,
-		Packs: catalog, KeySecret: r.keys.Idempotency,
+		Packs: catalog, Waiting: load.Waiting, KeySecret: r.keys.Idempotency,
 	})
 	health := map[string]api.Health{"bus": api.HealthFunc(r.conn.Ping)}
 	for name, h := range r.health {
@@ -83,16 +85,17 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	}
 	a, err := api.New(api.Config{
 		Jobs: client, Packs: catalog, Artifacts: arts, Events: follower{hub},
-		Pools: pools{js: js, shards: shards, workers: workers}, Auth: auth.Admin(r.token),
+		Pools: pools{load}, Workers: fleet{workers}, Auth: auth.Admin(r.token),
 		Health: health, Unavailable: either(unserved(workers), r.lacking), Version: Version, PublicURL: r.PublicURL, Log: r.Log, Registry: r.registry,
 	})
 	if err != nil {
 		return nil, err
 	}
-	registerPools(r.registry, js, shards, workers)
+	registerPools(r.registry, load)
 	repaired := newRepaired(r.registry)
 	return []service{
 		{"job index", index.Run},
+		{"pools", load.Run},
 		{"mover", (&control.Mover{JS: js, Store: store, Log: r.Log}).Run},
 		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Log: r.Log}).Run},
 		{"reconciler", (&control.Reconciler{
@@ -237,28 +240,6 @@ func event(e events.Event) (api.Event, error) {
 	}, nil
 }
 
-// pools gives the API the load of the pools.
-type pools struct {
-	js      bus.JetStream
-	shards  int
-	workers *jobfeed.Workers
-}
-
-func (p pools) Pools(ctx context.Context) ([]api.PoolStatus, error) {
-	loads, err := jobfeed.Loads(ctx, p.js, p.shards, p.workers)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]api.PoolStatus, len(loads))
-	for i, l := range loads {
-		out[i] = api.PoolStatus{
-			Pool: l.Pool, Waiting: l.Waiting, Running: l.Running, Unacknowledged: l.Unacked, Workers: l.Workers,
-			OldestAgeS: l.OldestAge.Seconds(), Autoscale: l.Waiting + l.Unacked - l.Running,
-		}
-	}
-	return out, nil
-}
-
 // either asks one after the other until there is an answer.
 func either(questions ...func(packs.Info) string) func(packs.Info) string {
 	return func(info packs.Info) string {
@@ -278,7 +259,7 @@ func either(questions ...func(packs.Info) string) func(packs.Info) string {
 func unserved(workers *jobfeed.Workers) func(packs.Info) string {
 	return func(info packs.Info) string {
 		for _, w := range workers.Live() {
-			if w.Slots[string(info.Pool)] > 0 {
+			if w.Slots[string(info.Pool)] > 0 && !w.Drain {
 				return ""
 			}
 		}

@@ -6,27 +6,24 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/helmdeck/helmdeck/internal/bus"
-	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
+	"github.com/helmdeck/helmdeck/internal/bus/poolstore"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
 // poolGauges reads the load of the pools when somebody scrapes.
 type poolGauges struct {
-	js      bus.JetStream
-	shards  int
-	workers *jobfeed.Workers
+	pools *poolstore.Store
 
 	waiting, unacked, running, count, oldest, autoscale *prometheus.Desc
 }
 
-func registerPools(reg prometheus.Registerer, js bus.JetStream, shards int, workers *jobfeed.Workers) {
+func registerPools(reg prometheus.Registerer, pools *poolstore.Store) {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc("helmdeck_pool_"+name, help, []string{"pool"}, nil)
 	}
 	reg.MustRegister(&poolGauges{
-		js: js, shards: shards, workers: workers,
+		pools:     pools,
 		waiting:   desc("waiting_jobs", "Jobs in the queue that were not handed out."),
 		unacked:   desc("unacknowledged_jobs", "Jobs handed to a worker that have not ended."),
 		running:   desc("running_jobs", "Jobs live workers say they run."),
@@ -45,7 +42,7 @@ func (g *poolGauges) Describe(ch chan<- *prometheus.Desc) {
 func (g *poolGauges) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	loads, err := jobfeed.Loads(ctx, g.js, g.shards, g.workers)
+	loads, err := g.pools.Loads(ctx)
 	if err != nil {
 		ch <- prometheus.NewInvalidMetric(g.waiting, err)
 		return
@@ -59,7 +56,7 @@ func (g *poolGauges) Collect(ch chan<- prometheus.Metric) {
 		put(g.running, float64(l.Running))
 		put(g.count, float64(l.Workers))
 		put(g.oldest, l.OldestAge.Seconds())
-		put(g.autoscale, float64(l.Waiting+l.Unacked-l.Running))
+		put(g.autoscale, float64(l.Autoscale()))
 	}
 }
 

@@ -84,15 +84,18 @@ func RunAPI(ctx context.Context, r Role, addr, token string) error {
 	})
 }
 
-// RunWorker is the process of one worker.
+// RunWorker is the process of one worker. One that is
+// asked to drain by the API ends like one that is told to stop.
 func RunWorker(ctx context.Context, r Role, slots map[string]int) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	return r.run(ctx, bus.RoleWorker, func(ctx context.Context, conn *bus.Conn, keys Keys, reg *prometheus.Registry, done *closer) ([]service, error) {
 		guard, err := r.guard()
 		if err != nil {
 			return nil, err
 		}
 		return (&workerRole{
-			Settings: r.Settings, keys: keys, conn: conn, guard: guard, dir: r.Data, slots: slots, registry: reg,
+			Settings: r.Settings, keys: keys, conn: conn, guard: guard, dir: r.Data, slots: slots, registry: reg, drained: stop,
 		}).build(ctx, done)
 	})
 }

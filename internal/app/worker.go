@@ -30,6 +30,9 @@ type workerRole struct {
 	dir      string // scratch folders of runs live in dir/scratch
 	slots    map[string]int
 	registry *prometheus.Registry
+	// drained ends the process of a worker that drained on request; nil: the
+	// process has other roles, and stays.
+	drained func()
 }
 
 // SlotsOf turns --pools and --slots into slots by pool; no pool means all.
@@ -97,7 +100,7 @@ func (r *workerRole) build(ctx context.Context, done *closer) ([]service, error)
 	})
 	return []service{
 		{"leaser", leaser.Run},
-		{"worker", w.Run},
+		{"worker", func(ctx context.Context) error { return r.runWorker(ctx, w) }},
 	}, nil
 }
 
@@ -133,4 +136,21 @@ func freshScratch(dir string) (string, error) {
 		return "", fmt.Errorf("scratch folder: %w", err)
 	}
 	return own, nil
+}
+
+// runWorker runs w until ctx ends. A worker that was asked to drain ends
+// before: then the process ends with it, or goes on without when it has other
+// roles.
+func (r *workerRole) runWorker(ctx context.Context, w *worker.Worker) error {
+	if err := w.Run(ctx); err != nil {
+		return err
+	}
+	if ctx.Err() == nil {
+		r.Log.Info().Msg("worker drained")
+		if r.drained != nil {
+			r.drained()
+		}
+		<-ctx.Done()
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/nats-io/nats.go"
@@ -35,6 +36,9 @@ func (k *core) Losses() uint64 { return k.losses.Load() }
 func (k *core) Request(ctx context.Context, subject string, data []byte) (CoreMessage, error) {
 	c := (*Conn)(k)
 	m, err := c.call(ctx, &nats.Msg{Subject: c.names.subject(subject), Data: data})
+	if errors.Is(err, nats.ErrNoResponders) {
+		err = fmt.Errorf("%w: %w", ErrNoListener, err)
+	}
 	if err != nil {
 		return CoreMessage{}, fmt.Errorf("request %s: %w", subject, err)
 	}

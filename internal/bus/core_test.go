@@ -17,7 +17,7 @@ func TestCoreMessages(t *testing.T) {
 	env, ctx := bustest.Start(t), bustest.Context(t)
 	worker, api := env.Conn(bus.RoleWorker), env.TCP(bus.RoleAPI)
 	got := make(chan bus.CoreMessage, 1)
-	stop, err := worker.Core().Subscribe("ctl.w1.*", func(m bus.CoreMessage) {
+	stop, err := worker.Core().Subscribe("hb.w1.*", func(m bus.CoreMessage) {
 		if m.Reply != nil {
 			if err := m.Reply([]byte("pong " + string(m.Data))); err != nil {
 				t.Error(err)
@@ -33,18 +33,18 @@ func TestCoreMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	header := map[string][]string{"ce-id": {"1"}}
-	if err := api.Core().Publish(ctx, "ctl.w1.cancel", header, []byte("j1")); err != nil {
+	if err := api.Core().Publish(ctx, "hb.w1.cancel", header, []byte("j1")); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case m := <-got:
-		if diff := cmp.Diff(bus.CoreMessage{Subject: "ctl.w1.cancel", Header: header, Data: []byte("j1")}, m); diff != "" {
+		if diff := cmp.Diff(bus.CoreMessage{Subject: "hb.w1.cancel", Header: header, Data: []byte("j1")}, m); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	case <-ctx.Done():
 		t.Fatal("no message")
 	}
-	reply, err := api.Core().Request(ctx, "ctl.w1.ping", []byte("1"))
+	reply, err := api.Core().Request(ctx, "hb.w1.ping", []byte("1"))
 	if err != nil || string(reply.Data) != "pong 1" {
 		t.Errorf("reply %q, %v", reply.Data, err)
 	}
@@ -52,7 +52,7 @@ func TestCoreMessages(t *testing.T) {
 	if err := worker.Ping(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := api.Core().Request(ctx, "ctl.w1.ping", nil); !errors.Is(err, bus.ErrUnavailable) {
+	if _, err := api.Core().Request(ctx, "hb.w1.ping", nil); !errors.Is(err, bus.ErrUnavailable) || !errors.Is(err, bus.ErrNoListener) {
 		t.Errorf("request without anybody there: got %v, want ErrUnavailable", err)
 	}
 }

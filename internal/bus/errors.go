@@ -19,6 +19,8 @@ var (
 	ErrDenied = errors.New("not permitted for this role")
 	// ErrDuplicate: a message of the batch was stored before, so none of it is.
 	ErrDuplicate = errors.New("batch holds a message stored before")
+	// ErrNoListener: nobody subscribes to the subject of a request.
+	ErrNoListener = errors.New("nobody listens")
 	// ErrClosed: the connection was closed.
 	ErrClosed = errors.New("bus connection closed")
 )

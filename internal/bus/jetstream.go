@@ -104,9 +104,18 @@ type JetStream interface {
 	KV(ctx context.Context, bucket string) (KV, error)
 	// Objects opens an object bucket.
 	Objects(ctx context.Context, bucket string) (Objects, error)
-	// ConsumerPending returns what waits for delivery and what waits for an
-	// acknowledgement, as the leader knows it.
-	ConsumerPending(ctx context.Context, stream, consumer string) (pending, unacked int, err error)
+	// Consumer returns the state of a durable consumer, as its leader knows it.
+	Consumer(ctx context.Context, stream, consumer string) (ConsumerState, error)
+	// Pause stops the deliveries of a durable consumer until a time; the zero
+	// time lets them go on. What was delivered is not touched.
+	Pause(ctx context.Context, stream, consumer string, until time.Time) error
+	// Next returns the first message from sequence from on whose subject
+	// matches filter, or ErrNoMessage. A replica may answer.
+	Next(ctx context.Context, stream, filter string, from uint64) (Message, error)
+	// Stream returns the state of a stream, as its leader knows it, and counts
+	// its messages by the subjects that match the filter; "" counts none.
+	// Subjects are those on the wire, with the prefix.
+	Stream(ctx context.Context, stream, subjects string) (StreamState, error)
 }
 
 // Core is the fire-and-forget side of the bus.
@@ -116,7 +125,8 @@ type Core interface {
 	// Subscribe calls fn for each message until the returned stop is called.
 	// fn runs on one goroutine per subscription.
 	Subscribe(subject string, fn func(CoreMessage)) (stop func(), err error)
-	// Request sends a request and waits for one reply.
+	// Request sends a request and waits for one reply. ErrNoListener when
+	// nobody subscribes to the subject.
 	Request(ctx context.Context, subject string, data []byte) (CoreMessage, error)
 	// Losses counts the times at which subscribers may have missed messages:
 	// the connection went away, or one of them was too slow.

@@ -154,9 +154,9 @@ func TestPullHandsOutWhatIsThere(t *testing.T) {
 	if got := ds[0].Message(); got.Sequence != 1 || got.Subject != job("0") || got.Time.IsZero() || got.Header["ce-type"][0] != "t" {
 		t.Errorf("first delivery: %+v", got)
 	}
-	pending, unacked, err := js.ConsumerPending(ctx, stream, consumer)
-	if err != nil || pending != 0 || unacked != 3 {
-		t.Errorf("pending %d, unacked %d, %v", pending, unacked, err)
+	state, err := js.Consumer(ctx, stream, consumer)
+	if want := (bus.ConsumerState{Unacked: 3, Delivered: 3}); err != nil || state != want {
+		t.Errorf("got %+v, %v; want %+v", state, err, want)
 	}
 	if err := ds[0].Ack(ctx); err != nil {
 		t.Error(err)

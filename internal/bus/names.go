@@ -44,6 +44,8 @@ const (
 	BucketSchedules = "schedules"
 	BucketPacks     = "packs"
 	BucketTenants   = "tenants"
+	BucketPools     = "pools"    // which pools are paused
+	BucketExpiries  = "expiries" // when the results of jobs go away
 	// BucketArtifacts is both the index of visible artifacts (KV) and the
 	// object bucket of their bytes.
 	BucketArtifacts = "artifacts"

@@ -227,16 +227,3 @@ func (c *Conn) purge(ctx context.Context, stream, filter string, upTo uint64) (i
 	err := c.ask(ctx, "STREAM.PURGE."+stream, req, &resp)
 	return resp.Purged, err
 }
-
-func (j *jetStream) ConsumerPending(ctx context.Context, stream, consumer string) (pending, unacked int, err error) {
-	c := (*Conn)(j)
-	var info struct {
-		answer
-		Pending uint64 `json:"num_pending"`
-		Unacked int    `json:"num_ack_pending"`
-	}
-	if err := c.ask(ctx, "CONSUMER.INFO."+c.names.stream(stream)+"."+consumer, nil, &info); err != nil {
-		return 0, 0, fmt.Errorf("look at consumer %s of %s: %w", consumer, stream, err)
-	}
-	return int(info.Pending), info.Unacked, nil
-}

@@ -48,7 +48,7 @@ func GrantOf(prefix string, role Role) Grant {
 	for _, a := range accessOf(n, role) {
 		g.add(n, a)
 	}
-	for _, core := range []string{"ctl.>", "hb.>", "req.>"} {
+	for _, core := range []string{"ctl.*.cancel", "hb.>", "req.>"} {
 		g.Publish = append(g.Publish, prefix+"."+core)
 		g.Subscribe = append(g.Subscribe, prefix+"."+core)
 	}
@@ -56,8 +56,14 @@ func GrantOf(prefix string, role Role) Grant {
 	g.Subscribe = append(g.Subscribe, prefix+".live.>")
 	switch role {
 	case RoleAPI:
+		g.Publish = append(g.Publish, prefix+".ctl.*.drain")
 		// History is answered to outside programs, whose inboxes are their own.
 		g.Publish = append(g.Publish, "_INBOX.>")
+		for _, p := range packs.Pools {
+			g.Publish = append(g.Publish, apiPrefix+"CONSUMER.PAUSE."+n.stream(JobsStream(p))+".>")
+		}
+	case RoleWorker:
+		g.Subscribe = append(g.Subscribe, prefix+".ctl.*.drain")
 	case RoleScheduler:
 		g.Publish = append(g.Publish, apiPrefix+"CONSUMER.CREATE."+n.stream(StreamLeases)+".>")
 	}
@@ -125,9 +131,9 @@ func accessOf(n names, role Role) []access {
 		bucket("rk", BucketVault, BucketTenants)
 		return all
 	}
-	stream("r", StreamProgress)
+	stream("rd", StreamProgress) // results that expire take their log along
 	stream("rd", StreamLeases)
-	bucket("rwk", BucketTokens, BucketVault, BucketSchedules, BucketTenants)
+	bucket("rwk", BucketTokens, BucketVault, BucketSchedules, BucketTenants, BucketPools, BucketExpiries)
 	return all
 }
 

@@ -182,6 +182,7 @@ func durable(p Profile, name, filter string) jetstream.ConsumerConfig {
 var kvBuckets = []string{
 	BucketLeases, BucketLimits, BucketIdem, BucketTokens, BucketVault,
 	BucketSessions, BucketSchedules, BucketPacks, BucketTenants, BucketArtifacts,
+	BucketPools, BucketExpiries,
 }
 
 // kvSpec is what the client library makes of a KeyValueConfig, so that other

@@ -31,12 +31,13 @@ type tree struct {
 	Demo   demo   `cmd:"" group:"run" help:"Render a deck to PDF by a job, from start to stop."`
 	Doctor doctor `cmd:"" group:"run" help:"Look for what is missing on this machine."`
 
-	Pack     pack     `cmd:"" group:"use" help:"List, show and run packs."`
-	Job      job      `cmd:"" group:"use" help:"Submit, follow and stop jobs."`
-	Dead     dead     `cmd:"" group:"use" help:"Inspect and replay jobs that failed for good."`
-	Artifact artifact `cmd:"" group:"use" help:"List, fetch and store files."`
-	Event    event    `cmd:"" group:"use" help:"Follow events over NATS."`
-	Pool     pool     `cmd:"" group:"use" help:"Show the load of the worker pools."`
+	Pack     pack      `cmd:"" group:"use" help:"List, show and run packs."`
+	Job      job       `cmd:"" group:"use" help:"Submit, follow and stop jobs."`
+	Dead     dead      `cmd:"" group:"use" help:"Inspect and replay jobs that failed for good."`
+	Artifact artifact  `cmd:"" group:"use" help:"List, fetch and store files."`
+	Event    event     `cmd:"" group:"use" help:"Follow events over NATS."`
+	Pool     pool      `cmd:"" group:"use" help:"Show the load of the worker pools, pause and resume them."`
+	Worker   workerCmd `cmd:"" group:"use" help:"List and drain workers."`
 
 	Bus        busCmd     `cmd:"" group:"set" help:"Set up and check the streams of a NATS server."`
 	Context    contextCmd `cmd:"" group:"set" help:"Remember servers by name."`

@@ -102,10 +102,12 @@ func instant(flag, s string) (time.Time, error) {
 // remark is the most telling thing about a job in few words.
 func remark(j *jobs.Job) string {
 	switch {
-	case j.Error != nil:
+	case j.Error != nil && j.WaitingReason == "":
 		return shorten(fmt.Sprintf("%s: %s", j.Error.Code, j.Error.Message))
 	case j.CancelRequested && !j.State.Terminal():
 		return "being stopped"
+	case j.WaitingReason != "":
+		return shorten(j.WaitingReason)
 	case j.State == jobs.Retrying:
 		return shorten(lastFault(*j))
 	case j.State == jobs.Running && j.Progress != nil:

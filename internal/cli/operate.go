@@ -5,68 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/helmdeck/helmdeck/internal/app"
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/cli/console"
-	"github.com/helmdeck/helmdeck/pkg/client"
 )
-
-// pool is helmdeck pool.
-type pool struct {
-	List poolList `cmd:"" default:"withargs" help:"Show the load of the pools."`
-}
-
-// Help shows with --help.
-func (pool) Help() string {
-	return `Examples:
-
-    helmdeck pool
-    helmdeck pool list -o json | jq '.pools[] | select(.waiting > 0)'`
-}
-
-type poolList struct{ caller }
-
-// Help shows with --help.
-func (poolList) Help() string {
-	return `WAITING jobs lie in the queue, RUNNING ones are claimed by a live worker, UNACKNOWLEDGED were delivered to one. SCALE is waiting + unacknowledged - running, the number to scale workers by.
-
-Examples:
-
-    helmdeck pool list
-    helmdeck pool list -o json`
-}
-
-// Run shows.
-func (p *poolList) Run(ctx context.Context, con *console.Console) error {
-	c, err := p.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	list, err := c.Pools(ctx)
-	if err != nil {
-		return err
-	}
-	if con.JSON {
-		return con.WriteJSON(client.PoolList{Pools: list})
-	}
-	rows := make([][]string, len(list))
-	for i, l := range list {
-		oldest := ""
-		if l.OldestAgeS > 0 {
-			oldest = time.Duration(l.OldestAgeS * float64(time.Second)).Round(time.Second).String()
-		}
-		rows[i] = []string{
-			l.Pool, fmt.Sprint(l.Waiting), fmt.Sprint(l.Running), fmt.Sprint(l.Unacknowledged), fmt.Sprint(l.Workers),
-			oldest, fmt.Sprint(l.Autoscale),
-		}
-	}
-	return con.Table([]string{"POOL", "WAITING", "RUNNING", "UNACKNOWLEDGED", "WORKERS", "OLDEST", "SCALE"}, rows)
-}
 
 // busCmd is helmdeck bus.
 type busCmd struct {

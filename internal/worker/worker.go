@@ -59,12 +59,20 @@ type Delivery interface {
 type Reports interface {
 	Progress(ctx context.Context, k jobs.Key, p jobs.Progress, attempt int) error
 	Log(ctx context.Context, k jobs.Key, lines []string, attempt int) error
-	// OnCancel calls fn for cancels pushed to this worker until stop.
-	OnCancel(worker string, fn func(jobs.Key)) (stop func(), err error)
 	// Beat tells every replica that this worker lives and what it does.
 	Beat(ctx context.Context, s Status) error
-	// OnPing calls fn when a replica asks for a beat.
-	OnPing(fn func()) (stop func(), err error)
+	// Listen passes on what is asked of this worker until stop.
+	Listen(worker string, c Control) (stop func(), err error)
+}
+
+// Control is what others ask of a worker. None of it may block for long.
+type Control struct {
+	// Cancel was requested of a job that may run here.
+	Cancel func(jobs.Key)
+	// Ping asks for a beat.
+	Ping func()
+	// Drain asks the worker to end; see Worker.Drain.
+	Drain func(within time.Duration) Status
 }
 
 // Status is the heartbeat of a worker.
@@ -75,8 +83,13 @@ type Status struct {
 	Slots   map[string]int `json:"slots"`   // by pool
 	Running map[string]int `json:"running"` // by pool
 	Leaked  int            `json:"leaked,omitempty"`
-	Drain   bool           `json:"drain,omitempty"`
-	At      time.Time      `json:"at"`
+	// Drain is set once the worker takes no more jobs; at DrainBy it hands
+	// back those that still run.
+	Drain   bool      `json:"drain,omitempty"`
+	DrainBy time.Time `json:"drain_by,omitzero"`
+	// Gone is set in the last beat of all.
+	Gone bool      `json:"gone,omitempty"`
+	At   time.Time `json:"at"`
 }
 
 // Config is what a Worker is built from. Durations of zero take the default.
@@ -157,15 +170,19 @@ type Worker struct {
 	cfg    Config
 	engine packs.Engine
 
-	mu     sync.Mutex // guards active and leaked
-	active map[string]*attempt
-	leaked int
+	stopServing context.CancelFunc // ends the pulling; set by Run before anybody listens
+	rethink     chan struct{}      // told when drainBy moves
+
+	mu      sync.Mutex // guards the fields below
+	active  map[string]*attempt
+	leaked  int
+	drainBy time.Time // zero: not draining
 }
 
 // New returns a Worker. It does nothing until Run.
 func New(cfg Config) *Worker {
 	cfg.setDefaults()
-	return &Worker{cfg: cfg, engine: packs.Engine{Grace: cfg.CancelGrace}, active: map[string]*attempt{}}
+	return &Worker{cfg: cfg, engine: packs.Engine{Grace: cfg.CancelGrace}, active: map[string]*attempt{}, rethink: make(chan struct{}, 1)}
 }
 
 var (
@@ -175,56 +192,43 @@ var (
 	errStalled   = errors.New("no progress")
 )
 
-// Run serves the pools until ctx ends, then drains: it stops pulling, lets
-// running jobs finish for the drain time and hands the rest back. It returns
-// nil after a clean stop.
+// Run serves the pools until ctx ends or Drain is asked for, then drains: it
+// stops pulling, lets running jobs finish for the drain time and hands the
+// rest back. It returns nil after a clean stop.
 func (w *Worker) Run(ctx context.Context) error {
 	// Attempts outlive ctx by the drain time.
 	runCtx, stopRuns := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopRuns(nil)
+	serving, stopServing := context.WithCancel(ctx)
+	defer stopServing()
+	w.stopServing = stopServing
 
-	stopCancel, err := w.cfg.Reports.OnCancel(w.cfg.ID, w.cancelPushed)
+	stopListening, err := w.cfg.Reports.Listen(w.cfg.ID, Control{
+		Cancel: w.cancelPushed, Ping: func() { w.beat(runCtx) }, Drain: w.Drain,
+	})
 	if err != nil {
 		return err
 	}
-	defer stopCancel()
-	stopPing, err := w.cfg.Reports.OnPing(func() { w.beat(runCtx, ctx.Err() != nil) })
-	if err != nil {
-		return err
-	}
-	defer stopPing()
+	defer stopListening()
 
 	var pools, running sync.WaitGroup
 	for pool, slots := range w.cfg.Slots {
-		pools.Go(func() { newPuller(w, pool, slots, &running).run(ctx, runCtx) })
+		pools.Go(func() { newPuller(w, pool, slots, &running).run(serving, runCtx) })
 	}
 	var upkeep sync.WaitGroup
-	upkeep.Go(func() { w.upkeep(runCtx, ctx) })
+	upkeep.Go(func() { w.upkeep(runCtx) })
 
-	<-ctx.Done()
+	<-serving.Done()
+	if ctx.Err() != nil {
+		w.drainWithin(w.cfg.Drain)
+	}
+	w.beat(runCtx)
 	pools.Wait()
-	w.drain(&running, stopRuns)
+	w.drain(ctx, &running, stopRuns)
 	stopRuns(errStopping)
 	upkeep.Wait()
+	w.farewell(context.WithoutCancel(ctx))
 	return nil
-}
-
-// drain waits for running jobs, then asks what is left to hand back.
-func (w *Worker) drain(running *sync.WaitGroup, stopRuns context.CancelCauseFunc) {
-	done := make(chan struct{})
-	go func() { running.Wait(); close(done) }()
-	select {
-	case <-done:
-		return
-	case <-time.After(w.cfg.Drain):
-	}
-	w.cfg.Log.Info().Int("jobs", w.count()).Msg("drain time over, handing jobs back")
-	stopRuns(errStopping)
-	select {
-	case <-done:
-	case <-time.After(2*w.cfg.CancelGrace + 5*time.Second):
-		w.cfg.Log.Warn().Int("jobs", w.count()).Msg("jobs did not stop; their messages come back by themselves")
-	}
 }
 
 func (w *Worker) count() int {
@@ -234,12 +238,12 @@ func (w *Worker) count() int {
 }
 
 // upkeep keeps deliveries alive and tells the replicas that the worker lives.
-func (w *Worker) upkeep(ctx, serving context.Context) {
+func (w *Worker) upkeep(ctx context.Context) {
 	heart := time.NewTicker(w.cfg.Heartbeat)
 	defer heart.Stop()
 	beat := time.NewTicker(w.cfg.BeatEvery)
 	defer beat.Stop()
-	w.beat(ctx, false)
+	w.beat(ctx)
 	for {
 		select {
 		case <-ctx.Done():
@@ -247,7 +251,7 @@ func (w *Worker) upkeep(ctx, serving context.Context) {
 		case <-heart.C:
 			w.keepAlive(ctx)
 		case <-beat.C:
-			w.beat(ctx, serving.Err() != nil)
+			w.beat(ctx)
 		}
 	}
 }
@@ -275,18 +279,11 @@ func (w *Worker) keepAlive(ctx context.Context) {
 	wg.Wait()
 }
 
-func (w *Worker) beat(ctx context.Context, draining bool) {
-	s := Status{
-		ID: w.cfg.ID, Host: w.cfg.Host, Version: w.cfg.Version, Slots: w.cfg.Slots,
-		Running: map[string]int{}, Drain: draining, At: time.Now().UTC(),
+func (w *Worker) beat(ctx context.Context) {
+	if ctx.Err() != nil {
+		return // nothing may come after the farewell
 	}
-	w.mu.Lock()
-	s.Leaked = w.leaked
-	for _, a := range w.active {
-		s.Running[a.claimed.Pool]++
-	}
-	w.mu.Unlock()
-	if err := w.cfg.Reports.Beat(ctx, s); err != nil && ctx.Err() == nil {
+	if err := w.cfg.Reports.Beat(ctx, w.status()); err != nil && ctx.Err() == nil {
 		w.cfg.Log.Warn().Err(err).Msg("heartbeat not sent")
 	}
 }

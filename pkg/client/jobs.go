@@ -213,13 +213,6 @@ func (c *Client) Replay(ctx context.Context, r ReplayRequest) ([]Replayed, error
 	return list.Replayed, err
 }
 
-// Pools shows the load of every pool.
-func (c *Client) Pools(ctx context.Context) ([]PoolStatus, error) {
-	var list PoolList
-	err := c.get(ctx, pathOf("pools"), nil, &list)
-	return list.Pools, err
-}
-
 // Version returns the server's version.
 func (c *Client) Version(ctx context.Context) (string, error) {
 	var v VersionInfo

@@ -2,6 +2,7 @@ package client
 
 import (
 	"encoding/json"
+	"time"
 
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
@@ -97,21 +98,79 @@ type Replayed struct {
 	Error *Problem  `json:"error,omitempty"`
 }
 
-// PoolStatus is the load of one pool.
+// PoolStatus is the load of one pool, at most two seconds old.
 type PoolStatus struct {
 	Pool string `json:"pool"`
 	// Waiting jobs lie in the queue and were not delivered.
 	Waiting int `json:"waiting"`
-	// Running jobs are claimed by a live worker.
+	// Running jobs are claimed by a live worker, as its last heartbeat said.
 	Running int `json:"running"`
-	// Unacknowledged jobs were delivered to a worker, claimed or not.
+	// Unacknowledged jobs were delivered to a worker and have not ended: they
+	// run, wait for a retry, or their worker is gone.
 	Unacknowledged int `json:"unacknowledged"`
-	// Workers are those heard from lately.
-	Workers int `json:"workers"`
+	// Workers are those that take jobs, on Slots at once; Draining ones finish
+	// what they run.
+	Workers  int `json:"workers"`
+	Slots    int `json:"slots"`
+	Draining int `json:"draining"`
 	// OldestAgeS is the age of the oldest waiting job in seconds, 0 for none.
 	OldestAgeS float64 `json:"oldest_age_s"`
-	// Autoscale is waiting + unacknowledged - running: jobs no live worker has.
+	// Autoscale is waiting + unacknowledged - running, never below 0: jobs no
+	// live worker has.
 	Autoscale int `json:"autoscale"`
+	// Paused is there while no job of the pool is handed out.
+	Paused *PoolPause `json:"paused,omitempty"`
+}
+
+// PoolPause says how and why a pool is paused.
+type PoolPause struct {
+	// Until is when it ends by itself; absent: never.
+	Until  time.Time `json:"until,omitzero"`
+	Reason string    `json:"reason,omitempty"`
+	// By and Since are absent when somebody paused the consumers directly; By
+	// is shown to administrators.
+	By    string    `json:"by,omitempty"`
+	Since time.Time `json:"since,omitzero"`
+}
+
+// PauseRequest is the optional body of POST /api/v1/pools/{pool}/pause. At
+// most one of Until and ForS is given; with neither the pool stays paused
+// until it is resumed.
+type PauseRequest struct {
+	Until time.Time `json:"until,omitzero"`
+	// ForS is in seconds, at most a year.
+	ForS int `json:"for_s,omitempty"`
+	// Reason is shown wherever the pause is; at most 256 bytes.
+	Reason string `json:"reason,omitempty"`
+}
+
+// WorkerStatus is one live worker, as its last heartbeat told.
+type WorkerStatus struct {
+	ID      string `json:"id"`
+	Host    string `json:"host"`
+	Version string `json:"version"`
+	// Slots and Running are jobs by pool: how many at once, how many now.
+	Slots   map[string]int `json:"slots"`
+	Running map[string]int `json:"running"`
+	// Leaked counts handlers that did not stop when told to.
+	Leaked int `json:"leaked,omitempty"`
+	// Draining is set once it takes no more jobs; at DrainBy it hands back
+	// those that still run.
+	Draining bool      `json:"draining"`
+	DrainBy  time.Time `json:"drain_by,omitzero"`
+	LastBeat time.Time `json:"last_beat"`
+}
+
+// WorkerList is every live worker.
+type WorkerList struct {
+	Workers []WorkerStatus `json:"workers"`
+}
+
+// DrainRequest is the optional body of POST /api/v1/workers/{id}/drain.
+type DrainRequest struct {
+	// WithinS is how long running jobs may go on, 1 to 7200 seconds; absent:
+	// as long as at SIGTERM.
+	WithinS int `json:"within_s,omitempty"`
 }
 
 // PoolList is the load of every pool.

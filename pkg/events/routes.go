@@ -120,6 +120,11 @@ func CancelSubject(worker string) (string, error) {
 	return Subject{Family: FamilyCtl, ID: worker, Kind: KindCancel}.Build()
 }
 
+// DrainSubject is where one worker is asked to take no more jobs and to end.
+func DrainSubject(worker string) (string, error) {
+	return Subject{Family: FamilyCtl, ID: worker, Kind: KindDrain}.Build()
+}
+
 // HeartbeatSubject is where a process of role ("worker", "api", …) reports
 // that it lives.
 func HeartbeatSubject(role, id string) (string, error) {

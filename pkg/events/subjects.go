@@ -30,7 +30,7 @@ const (
 	FamilyAudit     Family = "audit"      // audit.<tenant>.<kind>
 	FamilyLive      Family = "live"       // live.<tenant>.<owner>.<jobid>.<kind>
 	FamilyReq       Family = "req"        // req.<tenant>.<owner>.<history>
-	FamilyCtl       Family = "ctl"        // ctl.<worker>.<cancel>
+	FamilyCtl       Family = "ctl"        // ctl.<worker>.<cancel|drain>
 	FamilyHb        Family = "hb"         // hb.<role>.<id>
 )
 
@@ -44,6 +44,7 @@ const (
 	KindQueued    = "queued"
 	KindHistory   = "history"
 	KindCancel    = "cancel"
+	KindDrain     = "drain"
 )
 
 // HeartbeatPing asks every worker for a heartbeat at once.
@@ -109,7 +110,7 @@ var layouts = []layout{
 	{FamilyAudit, []token{tenant, kind}, nil},
 	{FamilyLive, []token{tenant, owner, jobID, kind}, nil},
 	{FamilyReq, []token{tenant, owner, kind}, []string{KindHistory}},
-	{FamilyCtl, []token{id, kind}, []string{KindCancel}},
+	{FamilyCtl, []token{id, kind}, []string{KindCancel, KindDrain}},
 	{FamilyHb, []token{kind, id}, nil},
 }
 

@@ -44,6 +44,7 @@ func TestSubjects(t *testing.T) {
 		"live.acme.o1.*.*":                     of(events.LiveFilter(jobs.Key{Tenant: "acme", Owner: "o1"}, "")),
 		"req.acme.o1.history":                  of(events.HistorySubject("acme", "o1")),
 		"ctl.w1.cancel":                        of(events.CancelSubject("w1")),
+		"ctl.w1.drain":                         of(events.DrainSubject("w1")),
 		"hb.worker.w1":                         of(events.HeartbeatSubject("worker", "w1")),
 		"sched.cron.nightly":                   of(events.Subject{Family: events.FamilySchedCron, ID: "nightly"}.Build()),
 		"live.acme.o1.0195a1b2-0000-7000-80.a": of(events.LiveSubject(jobs.Key{Tenant: "acme", Owner: "o1", ID: "0195a1b2-0000-7000-80"}, "a")),

@@ -65,7 +65,10 @@ type Job struct {
 	// Progress is filled in by readers from the latest progress event.
 	Progress *Progress `json:"progress,omitempty"`
 	// QueuePosition is approximate: messages before it in its lane.
-	QueuePosition *int            `json:"queue_position,omitempty"`
+	QueuePosition *int `json:"queue_position,omitempty"`
+	// WaitingReason is filled in by readers: why a queued or retrying job does
+	// not start, beside its turn. Empty when only its turn has not come.
+	WaitingReason string          `json:"waiting_reason,omitempty"`
 	Output        json.RawMessage `json:"output,omitempty"`
 	// OutputKey is the blob of an output above the claim-check limit; readers
 	// resolve it into Output.

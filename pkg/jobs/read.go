@@ -51,6 +51,7 @@ func (s *Service) Get(ctx context.Context, c identity.Caller, id string) (Job, e
 
 // complete adds what a record leaves out.
 func (s *Service) complete(ctx context.Context, job Job) (Job, error) {
+	job.WaitingReason = s.waiting(job)
 	switch {
 	case job.State == Queued && s.cfg.Index != nil:
 		n := s.cfg.Index.Ahead(job)
@@ -193,7 +194,19 @@ func (s *Service) List(ctx context.Context, c identity.Caller, q Query) ([]Job, 
 	if err != nil {
 		return nil, "", asError(err)
 	}
+	for i := range page {
+		page[i].WaitingReason = s.waiting(page[i])
+	}
 	return page, next, nil
+}
+
+// waiting says why a job does not start although it could.
+func (s *Service) waiting(job Job) string {
+	due := job.State == Queued || job.State == Retrying && !job.RetryAt.After(s.cfg.Now())
+	if !due || s.cfg.Waiting == nil {
+		return ""
+	}
+	return s.cfg.Waiting(job)
 }
 
 // stashInput moves a large input out of the message.

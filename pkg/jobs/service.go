@@ -45,6 +45,10 @@ type Config struct {
 	Dead   DeadLetters
 	Stash  Stash
 	Packs  Catalog
+	// Waiting says why a queued job does not start, "" when only its turn has
+	// not come. It is asked for every waiting job of a list, so it looks
+	// nothing up. Nil: not known.
+	Waiting func(Job) string
 	// KeySecret keys the hash of idempotency keys.
 	KeySecret []byte
 	// Route overrides the pool of a pack by name.

@@ -21,17 +21,20 @@ type Op string
 // The operations. The subject of a rule is matched against the one in
 // brackets.
 const (
-	OpPublish Op = "publish" // subject
-	OpBatch   Op = "batch"   // subject of the last message
-	OpLast    Op = "last"    // filter
-	OpScan    Op = "scan"    // first filter
-	OpPurge   Op = "purge"   // filter
-	OpPull    Op = "pull"    // stream/consumer
-	OpPending Op = "pending" // stream/consumer
-	OpAck     Op = "ack"     // subject of the message, as for the next three
-	OpNak     Op = "nak"
-	OpWorking Op = "working"
-	OpTerm    Op = "term"
+	OpPublish  Op = "publish"  // subject
+	OpBatch    Op = "batch"    // subject of the last message
+	OpLast     Op = "last"     // filter
+	OpScan     Op = "scan"     // first filter
+	OpPurge    Op = "purge"    // filter
+	OpPull     Op = "pull"     // stream/consumer
+	OpConsumer Op = "consumer" // stream/consumer
+	OpPause    Op = "pause"    // stream/consumer
+	OpNext     Op = "next"     // filter
+	OpStream   Op = "stream"   // stream
+	OpAck      Op = "ack"      // subject of the message, as for the next three
+	OpNak      Op = "nak"
+	OpWorking  Op = "working"
+	OpTerm     Op = "term"
 
 	OpKVGet    Op = "kv.get" // bucket/key, as for the next five
 	OpKVCreate Op = "kv.create"

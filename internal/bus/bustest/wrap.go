@@ -76,13 +76,24 @@ func (f *Faults) Pull(ctx context.Context, stream, consumer string, batch int, e
 	return ds, nil
 }
 
-// ConsumerPending implements bus.JetStream.
-func (f *Faults) ConsumerPending(ctx context.Context, stream, consumer string) (pending, unacked int, err error) {
-	err = f.do(ctx, OpPending, stream+"/"+consumer, func() (err error) {
-		pending, unacked, err = f.inner.ConsumerPending(ctx, stream, consumer)
-		return err
-	})
-	return pending, unacked, err
+// Consumer implements bus.JetStream.
+func (f *Faults) Consumer(ctx context.Context, stream, consumer string) (bus.ConsumerState, error) {
+	return get(ctx, f, OpConsumer, stream+"/"+consumer, func() (bus.ConsumerState, error) { return f.inner.Consumer(ctx, stream, consumer) })
+}
+
+// Pause implements bus.JetStream.
+func (f *Faults) Pause(ctx context.Context, stream, consumer string, until time.Time) error {
+	return f.do(ctx, OpPause, stream+"/"+consumer, func() error { return f.inner.Pause(ctx, stream, consumer, until) })
+}
+
+// Next implements bus.JetStream.
+func (f *Faults) Next(ctx context.Context, stream, filter string, from uint64) (bus.Message, error) {
+	return get(ctx, f, OpNext, filter, func() (bus.Message, error) { return f.inner.Next(ctx, stream, filter, from) })
+}
+
+// Stream implements bus.JetStream.
+func (f *Faults) Stream(ctx context.Context, stream, subjects string) (bus.StreamState, error) {
+	return get(ctx, f, OpStream, stream, func() (bus.StreamState, error) { return f.inner.Stream(ctx, stream, subjects) })
 }
 
 // EnsureLeaseConsumer passes on to what is behind, without faults.

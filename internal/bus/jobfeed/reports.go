@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -59,18 +58,55 @@ func (r *Reports) send(ctx context.Context, k jobs.Key, kind, typ string, attemp
 	return err
 }
 
-// OnCancel implements worker.Reports.
-func (r *Reports) OnCancel(id string, fn func(jobs.Key)) (func(), error) {
-	subject, err := events.CancelSubject(id)
+// Listen implements worker.Reports.
+func (r *Reports) Listen(id string, c worker.Control) (func(), error) {
+	cancel, err := events.CancelSubject(id)
 	if err != nil {
 		return nil, err
 	}
-	return r.core.Subscribe(subject, func(m bus.CoreMessage) {
-		var k jobs.Key
-		if json.Unmarshal(m.Data, &k) == nil {
-			fn(k)
+	drain, err := events.DrainSubject(id)
+	if err != nil {
+		return nil, err
+	}
+	var stops []func()
+	stop := func() {
+		for _, s := range stops {
+			s()
 		}
-	})
+	}
+	for subject, fn := range map[string]func(bus.CoreMessage){
+		cancel: func(m bus.CoreMessage) {
+			var k jobs.Key
+			if json.Unmarshal(m.Data, &k) == nil {
+				c.Cancel(k)
+			}
+		},
+		drain:                func(m bus.CoreMessage) { r.drain(m, c) },
+		events.HeartbeatPing: func(bus.CoreMessage) { c.Ping() },
+	} {
+		s, err := r.core.Subscribe(subject, fn)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		stops = append(stops, s)
+	}
+	return stop, nil
+}
+
+// drain passes a request to drain on and answers with what the worker does.
+func (r *Reports) drain(m bus.CoreMessage, c worker.Control) {
+	var req drainRequest
+	if json.Unmarshal(m.Data, &req) != nil || m.Reply == nil {
+		return
+	}
+	body, err := json.Marshal(c.Drain(req.Within))
+	if err == nil {
+		err = m.Reply(body)
+	}
+	if err != nil {
+		r.log.Warn().Err(err).Msg("request to drain not answered")
+	}
 }
 
 // Beat implements worker.Reports.
@@ -84,66 +120,4 @@ func (r *Reports) Beat(ctx context.Context, s worker.Status) error {
 		return fmt.Errorf("encode heartbeat: %w", err)
 	}
 	return r.core.Publish(ctx, subject, nil, body)
-}
-
-// OnPing implements worker.Reports.
-func (r *Reports) OnPing(fn func()) (func(), error) {
-	return r.core.Subscribe(events.HeartbeatPing, func(bus.CoreMessage) { fn() })
-}
-
-// deadAfter is three heartbeats: the worker is gone, or nobody hears it.
-const deadAfter = 15 * time.Second
-
-// Workers keeps the last heartbeat of every worker that lives.
-type Workers struct {
-	stop func()
-
-	mu   sync.Mutex // guards seen
-	seen map[string]heard
-}
-
-type heard struct {
-	status worker.Status
-	at     time.Time
-}
-
-// WatchWorkers listens to heartbeats and asks for one at once.
-func WatchWorkers(ctx context.Context, core bus.Core) (*Workers, error) {
-	w := &Workers{seen: map[string]heard{}}
-	stop, err := core.Subscribe("hb.worker.*", func(m bus.CoreMessage) {
-		var s worker.Status
-		if json.Unmarshal(m.Data, &s) != nil || s.ID == "" {
-			return
-		}
-		w.mu.Lock()
-		w.seen[s.ID] = heard{status: s, at: time.Now()}
-		w.mu.Unlock()
-	})
-	if err != nil {
-		return nil, fmt.Errorf("watch workers: %w", err)
-	}
-	w.stop = stop
-	if err := core.Publish(ctx, events.HeartbeatPing, nil, nil); err != nil {
-		stop()
-		return nil, fmt.Errorf("ask for heartbeats: %w", err)
-	}
-	return w, nil
-}
-
-// Close ends the watch.
-func (w *Workers) Close() { w.stop() }
-
-// Live returns the workers heard from within three heartbeats.
-func (w *Workers) Live() []worker.Status {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var out []worker.Status
-	for id, h := range w.seen {
-		if time.Since(h.at) > deadAfter {
-			delete(w.seen, id)
-			continue
-		}
-		out = append(out, h.status)
-	}
-	return out
 }
