@@ -76,6 +76,9 @@ type Limits struct {
 	// KeepAlive is the pause after which an event stream that is silent sends
 	// a comment; 15 s, below the idle limit of common proxies.
 	KeepAlive time.Duration
+	// Logs is how much of a job's log one request without follow reads, in
+	// bytes; 16 MiB. What is beyond is there for the asking.
+	Logs int64
 	// Stall is how long a client may leave us waiting for it to send or take
 	// the next bytes of a transfer; 60 s.
 	Stall time.Duration
@@ -85,6 +88,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.Body, 8<<20)
 	set(&l.Batch, 32<<20)
 	set(&l.Upload, 5<<30)
+	set(&l.Logs, 16<<20)
 	set(&l.Wait, 60*time.Second)
 	set(&l.MaxWait, 900*time.Second)
 	set(&l.KeepAlive, 15*time.Second)

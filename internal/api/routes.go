@@ -126,8 +126,14 @@ func (a *API) jobRoutes() []*route {
 		{Status: http.StatusNoContent, Description: "The job has ended and nothing follows."}}
 
 	logs := op(get, one+"/logs", "job_logs", readPacks, "Read the lines a job logged")
-	logs.Params = []openapi.Param{query("follow", "boolean", "Stay until the job ends.")}
-	logs.Answers = []openapi.Answer{{Status: ok, Description: "The lines.", Type: "text/plain"}}
+	logs.Description = "Plain text, or server-sent events when Accept names text/event-stream: \"log\" with lines, \"end\" when nothing more comes. " +
+		"A stream that breaks off without \"end\" is resumed after the last id. A line in brackets, or missed in an event, tells of lines that are no longer kept; " +
+		"without follow one answer holds 16 MiB and says how to go on."
+	logs.Params = []openapi.Param{query("follow", "boolean", "Stay until the job ends."),
+		{Name: "Last-Event-ID", In: "header", Description: "Resume after this event."},
+		query("after", "", "The same for clients that cannot set headers.")}
+	logs.Answers = []openapi.Answer{{Status: ok, Description: "The lines.", Type: "text/plain"},
+		{Status: http.StatusNoContent, Description: "The job has ended and nothing follows; of a stream of events alone."}}
 
 	cancel := op(post, one+"/cancel", "cancel_job", runPacks, "Cancel a job")
 	cancel.Answers = []openapi.Answer{{Status: ok, Description: "The job has ended; it may have ended before.", Body: jobs.Job{}}, jobAnswer}

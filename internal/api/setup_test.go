@@ -250,7 +250,9 @@ type fixedPools struct {
 	err   error
 }
 
-func (p *fixedPools) Pools(context.Context) ([]api.PoolStatus, error) { return slices.Clone(p.pools), p.err }
+func (p *fixedPools) Pools(context.Context) ([]api.PoolStatus, error) {
+	return slices.Clone(p.pools), p.err
+}
 
 func (p *fixedPools) Pause(_ context.Context, pool string, pause client.PoolPause) error {
 	return p.set(pool, &pause)

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -183,71 +182,6 @@ func writeEvent(w io.Writer, e Event) error {
 	}
 	b.WriteString("\n")
 	if _, err := io.WriteString(w, b.String()); err != nil {
-		return fmt.Errorf("%w: %w", wire.ErrClientGone, err)
-	}
-	return nil
-}
-
-// streamLogs writes the lines a job logged as plain text.
-func (a *API) streamLogs(x *exchange, r *http.Request) error {
-	q := wire.NewQuery(r, "follow")
-	live := q.Bool("follow")
-	if err := q.Err(); err != nil {
-		return err
-	}
-	job, err := a.cfg.Jobs.Get(r.Context(), callerOf(r.Context()), r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	read := a.cfg.Events.History
-	if live && r.Method != http.MethodHead {
-		read = a.cfg.Events.Follow
-	}
-	ctx, done := a.streaming(r.Context())
-	defer done()
-	h := x.Header()
-	h.Set("Content-Type", "text/plain; charset=utf-8")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no")
-	if live {
-		x.WriteHeader(http.StatusOK)
-		if err := x.flush(); err != nil {
-			return err
-		}
-	}
-	for event, err := range read(ctx, job.Key(), "") {
-		if err != nil {
-			return followError(err)
-		}
-		if event.Kind != EventLog {
-			continue
-		}
-		if err := writeLines(x, event.Data); err != nil {
-			return err
-		}
-		if live {
-			if err := x.flush(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// writeLines writes the lines of a log event. One that cannot be read is
-// passed over: the rest of the log is worth more than an error.
-func writeLines(w io.Writer, event []byte) error {
-	var e struct {
-		Data struct {
-			Lines []string `json:"lines"`
-		} `json:"data"`
-	}
-	readable := json.Unmarshal(event, &e) == nil && len(e.Data.Lines) > 0
-	if !readable {
-		return nil
-	}
-	if _, err := io.WriteString(w, strings.Join(e.Data.Lines, "\n")+"\n"); err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrClientGone, err)
 	}
 	return nil

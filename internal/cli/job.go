@@ -1,12 +1,8 @@
 package cli
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/helmdeck/helmdeck/internal/cli/console"
@@ -277,7 +273,7 @@ type jobLogs struct {
 
 // Help shows with --help.
 func (jobLogs) Help() string {
-	return `Lines are kept for a day. With --output json each line is a JSON string.
+	return `Lines are kept for a day, a thousand batches of them a job; a note on standard error tells of lines that are no longer kept. --follow goes on until the job ends, also over lost connections. With --output json each line is a JSON string.
 
 Examples:
 
@@ -292,34 +288,23 @@ func (j *jobLogs) Run(ctx context.Context, con *console.Console) error {
 		return err
 	}
 	defer c.Close()
-	text, err := c.Logs(ctx, j.ID, j.Follow)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = text.Close() }() // read-only
-	return eachLine(text, func(line string) error {
-		if con.JSON {
-			return con.WriteLine(line)
+	for chunk, err := range c.LogLines(ctx, j.ID, "", j.Follow) {
+		if err != nil {
+			return err
 		}
-		return con.Print("%s", console.CleanText(line))
-	})
-}
-
-// eachLine calls fn for every line of r, however long.
-func eachLine(r io.Reader, fn func(string) error) error {
-	lines := bufio.NewReader(r)
-	for {
-		line, err := lines.ReadString('\n')
-		if line != "" {
-			if err := fn(strings.TrimRight(line, "\r\n")); err != nil {
+		if chunk.Missed > 0 {
+			con.Say("%s %d lines are no longer kept", con.Yellow("note:"), chunk.Missed)
+		}
+		for _, line := range chunk.Lines {
+			if con.JSON {
+				err = con.WriteLine(line)
+			} else {
+				err = con.Print("%s", console.CleanText(line))
+			}
+			if err != nil {
 				return err
 			}
 		}
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fmt.Errorf("read log: %w", err)
-		}
 	}
+	return nil
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -34,6 +35,7 @@ type reporter struct {
 	latest  *jobs.Progress
 	lines   []string
 	dropped int
+	sent    int // lines handed over so far, whatever became of them
 }
 
 func newReporter(ctx context.Context, r Reports, job jobs.Job, sign func()) *reporter {
@@ -107,6 +109,11 @@ func (r *reporter) flush() {
 	r.mu.Lock()
 	latest, lines, dropped := r.latest, r.lines, r.dropped
 	r.latest, r.lines, r.dropped = nil, nil, 0
+	if dropped > 0 {
+		lines = append([]string{fmt.Sprintf("… %d lines dropped, too many at once …", dropped)}, lines...)
+	}
+	from := r.sent
+	r.sent += len(lines)
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(r.ctx, 2*time.Second)
 	defer cancel()
@@ -114,11 +121,8 @@ func (r *reporter) flush() {
 	if latest != nil {
 		_ = r.reports.Progress(ctx, r.key, *latest, r.attempt)
 	}
-	if dropped > 0 {
-		lines = append([]string{"… lines dropped, too many at once …"}, lines...)
-	}
 	if len(lines) > 0 {
-		_ = r.reports.Log(ctx, r.key, lines, r.attempt)
+		_ = r.reports.Log(ctx, r.key, from, lines, r.attempt)
 	}
 }
 

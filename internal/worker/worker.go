@@ -58,7 +58,8 @@ type Delivery interface {
 // Reports carries what a run says while it runs.
 type Reports interface {
 	Progress(ctx context.Context, k jobs.Key, p jobs.Progress, attempt int) error
-	Log(ctx context.Context, k jobs.Key, lines []string, attempt int) error
+	// Log carries lines that come after from others of the same run.
+	Log(ctx context.Context, k jobs.Key, from int, lines []string, attempt int) error
 	// Beat tells every replica that this worker lives and what it does.
 	Beat(ctx context.Context, s Status) error
 	// Listen passes on what is asked of this worker until stop.

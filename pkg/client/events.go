@@ -77,10 +77,16 @@ func data[T any](e Event) (T, bool) {
 // yields no event twice. The last thing it may yield is an error: the
 // server's, or that of ctx.
 func (c *Client) Events(ctx context.Context, id, lastID string) iter.Seq2[Event, error] {
+	return c.resumed(ctx, call{method: http.MethodGet, path: pathOf("jobs", id, "events"), repeat: true}, id, lastID)
+}
+
+// resumed reads a stream of events to its last one, over as many connections
+// as it takes.
+func (c *Client) resumed(ctx context.Context, rq call, id, lastID string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for failures := 0; failures < tries; {
 			got := 0
-			done, err := c.stream(ctx, id, lastID, func(e Event) bool {
+			done, err := c.stream(ctx, rq, lastID, func(e Event) bool {
 				got++
 				lastID = e.ID
 				return yield(e, nil)
@@ -110,15 +116,46 @@ func (c *Client) Events(ctx context.Context, id, lastID string) iter.Seq2[Event,
 	}
 }
 
+// logEnd is the type of the event after which nothing of a log comes.
+const logEnd = "end"
+
+// LogLines reads the lines a job logged from the chunk after the cursor, the
+// first one when empty; with follow until the job ends. It connects again when
+// the connection is lost, and yields no line twice. The last thing it may
+// yield is an error.
+func (c *Client) LogLines(ctx context.Context, id, after string, follow bool) iter.Seq2[LogChunk, error] {
+	rq := call{method: http.MethodGet, path: pathOf("jobs", id, "logs"), repeat: true}
+	if follow {
+		rq.query = values("follow", "true")
+	}
+	return func(yield func(LogChunk, error) bool) {
+		for e, err := range c.resumed(ctx, rq, id, after) {
+			if err != nil {
+				yield(LogChunk{}, err)
+				return
+			}
+			if e.Type == logEnd {
+				return
+			}
+			chunk := LogChunk{Cursor: e.ID}
+			if err := json.Unmarshal(e.Data, &chunk); err != nil {
+				yield(LogChunk{}, fmt.Errorf("read log of job %s: %w", id, err))
+				return
+			}
+			if !yield(chunk, nil) {
+				return
+			}
+		}
+	}
+}
+
 // stream reads one connection. done is set when there is nothing to come back
-// for: the terminal event was there, or the reader has enough.
-func (c *Client) stream(ctx context.Context, id, lastID string, handle func(Event) bool) (done bool, err error) {
+// for: the last event was there, or the reader has enough.
+func (c *Client) stream(ctx context.Context, rq call, lastID string, handle func(Event) bool) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	res, err := c.send(ctx, call{
-		method: http.MethodGet, path: pathOf("jobs", id, "events"), repeat: true,
-		header: map[string]string{"Last-Event-ID": lastID, "Accept": "text/event-stream"},
-	})
+	rq.header = map[string]string{"Last-Event-ID": lastID, "Accept": "text/event-stream"}
+	res, err := c.send(ctx, rq)
 	if err != nil {
 		return false, err
 	}
@@ -132,7 +169,7 @@ func (c *Client) stream(ctx context.Context, id, lastID string, handle func(Even
 		if err != nil {
 			return false, fmt.Errorf("%w: %w", ErrUnreachable, err)
 		}
-		if !handle(event) || event.Terminal() {
+		if !handle(event) || event.Terminal() || event.Type == logEnd {
 			return true, nil
 		}
 	}

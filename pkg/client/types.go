@@ -195,6 +195,18 @@ type Upload struct {
 	SHA256      string `json:"sha256"`
 }
 
+// LogChunk is a piece of a job's log.
+type LogChunk struct {
+	// Lines, oldest first; none in the chunk that ends a log.
+	Lines []string `json:"lines"`
+	// Missed counts the lines before these that are no longer kept.
+	Missed  int       `json:"missed,omitempty"`
+	Attempt int       `json:"attempt,omitempty"`
+	At      time.Time `json:"at,omitzero"`
+	// Cursor resumes after this chunk.
+	Cursor string `json:"-"`
+}
+
 // VersionInfo is the answer of GET /version.
 type VersionInfo struct {
 	Version string `json:"version"`

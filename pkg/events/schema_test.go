@@ -92,7 +92,7 @@ func documentedTypes() []documented {
 			j.Error = &jobs.Failure{Code: packs.Cancelled, Message: "cancelled by its caller"}
 		}),
 		{typ: events.JobProgress, data: jobs.Progress{Percent: 40, Message: "rendering", At: at}},
-		{typ: events.JobLog, data: events.Log{Lines: []string{"chromium is up", "3 slides"}, At: at}},
+		{typ: events.JobLog, data: events.Log{Lines: []string{"chromium is up", "3 slides"}, From: 4, At: at}},
 		{typ: events.JobArtifact, data: events.Manifest{Artifacts: []artifacts.Ref{ref}}},
 		{typ: events.SessionLeased, data: session},
 		{typ: events.SessionReleased, data: session},

@@ -75,8 +75,11 @@ func TypeOf(job *jobs.Job) string {
 
 // Log is the data of JobLog: lines a pack wrote, oldest first.
 type Log struct {
-	Lines []string  `json:"lines"`
-	At    time.Time `json:"at"`
+	Lines []string `json:"lines"`
+	// From is how many lines the run wrote before these, so that a reader can
+	// tell when some are no longer kept.
+	From int       `json:"from,omitempty"`
+	At   time.Time `json:"at"`
 }
 
 // Manifest is the data of JobArtifact: what the winning attempt left.

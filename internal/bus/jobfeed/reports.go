@@ -37,8 +37,8 @@ func (r *Reports) Progress(ctx context.Context, k jobs.Key, p jobs.Progress, att
 }
 
 // Log implements worker.Reports.
-func (r *Reports) Log(ctx context.Context, k jobs.Key, lines []string, attempt int) error {
-	return r.send(ctx, k, events.KindLog, events.JobLog, attempt, events.Log{Lines: lines, At: time.Now().UTC()})
+func (r *Reports) Log(ctx context.Context, k jobs.Key, from int, lines []string, attempt int) error {
+	return r.send(ctx, k, events.KindLog, events.JobLog, attempt, events.Log{Lines: lines, From: from, At: time.Now().UTC()})
 }
 
 func (r *Reports) send(ctx context.Context, k jobs.Key, kind, typ string, attempt int, data any) error {
