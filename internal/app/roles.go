@@ -14,6 +14,7 @@ import (
 
 	"github.com/helmdeck/helmdeck/internal/auth"
 	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/internal/bus/backup"
 )
 
 // Role is what a role binary is told: an outside NATS and the shared keys.
@@ -177,21 +178,46 @@ func BusStatus(ctx context.Context, r Role) (bus.Status, error) {
 }
 
 func (r Role) admin(ctx context.Context, do func(*bus.Conn, context.Context) (bus.Status, error)) (bus.Status, error) {
-	creds, err := ReadCreds(r.NATSCreds)
-	if err != nil {
-		return bus.Status{}, err
-	}
-	profile, err := r.profile()
-	if err != nil {
-		return bus.Status{}, err
-	}
-	conn, err := bus.Connect(ctx, bus.Config{
-		URL: r.NATS, User: bus.Role(creds.User), Password: creds.Password, Name: "bus-admin",
-		Prefix: r.Prefix, Profile: profile, Log: r.Log,
-	})
+	conn, err := r.administrator(ctx)
 	if err != nil {
 		return bus.Status{}, err
 	}
 	defer conn.Close()
 	return do(conn, ctx)
+}
+
+// administrator connects to change streams.
+func (r Role) administrator(ctx context.Context) (*bus.Conn, error) {
+	creds, err := ReadCreds(r.NATSCreds)
+	if err != nil {
+		return nil, err
+	}
+	profile, err := r.profile()
+	if err != nil {
+		return nil, err
+	}
+	return bus.Connect(ctx, bus.Config{
+		URL: r.NATS, User: bus.Role(creds.User), Password: creds.Password, Name: "bus-admin",
+		Prefix: r.Prefix, Profile: profile, Log: r.Log,
+	})
+}
+
+// BackupBus copies the installation to a folder.
+func BackupBus(ctx context.Context, r Role, dir string, progress backup.Progress) (backup.Manifest, error) {
+	conn, err := r.administrator(ctx)
+	if err != nil {
+		return backup.Manifest{}, err
+	}
+	defer conn.Close()
+	return backup.Write(ctx, conn, dir, Version, progress)
+}
+
+// RestoreBus makes the installation what the backup in dir holds.
+func RestoreBus(ctx context.Context, r Role, dir string, replace bool, progress backup.Progress) (backup.Manifest, error) {
+	conn, err := r.administrator(ctx)
+	if err != nil {
+		return backup.Manifest{}, err
+	}
+	defer conn.Close()
+	return backup.Restore(ctx, conn, dir, replace, progress)
 }

@@ -17,6 +17,9 @@ import (
 type busCmd struct {
 	Init   busInit   `cmd:"" help:"Make or migrate the streams of a NATS server."`
 	Status busStatus `cmd:"" help:"Compare the streams of a NATS server with what this program makes."`
+
+	Backup  busBackup  `cmd:"" help:"Copy all streams and buckets to a folder, while everything runs."`
+	Restore busRestore `cmd:"" help:"Make a fresh bus what a backup holds."`
 }
 
 // Help shows with --help.

@@ -64,11 +64,21 @@ func New(t *testing.T, extra ...packs.Pack) *Rig {
 // NewProfile is New on a bus of another profile.
 func NewProfile(t *testing.T, change func(*bus.Profile), extra ...packs.Pack) *Rig {
 	t.Helper()
-	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
-	env := bustest.Start(t, bustest.WithProfile(func(p *bus.Profile) {
+	return Over(t, bustest.Start(t, Profile(change)), extra...)
+}
+
+// Profile is the bus profile of a rig, with a change.
+func Profile(change func(*bus.Profile)) bustest.Option {
+	return bustest.WithProfile(func(p *bus.Profile) {
 		p.AckWait = AckWait
 		change(p)
-	}))
+	})
+}
+
+// Over is New on a bus that is there.
+func Over(t *testing.T, env *bustest.Env, extra ...packs.Pack) *Rig {
+	t.Helper()
+	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
 	r := &Rig{T: t, Env: env, Log: log, dial: env.TCP}
 	r.start(env.Conn(bus.RoleAPI), extra)
 	return r
