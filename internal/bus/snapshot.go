@@ -28,8 +28,8 @@ const (
 	restoreFinish = 5 * time.Minute
 )
 
-// StreamState is one stream of the installation as the server describes it.
-type StreamState struct {
+// CopiedStream is one stream of the installation as the server describes it.
+type CopiedStream struct {
 	// Stream is the name on the wire, with the installation's prefix.
 	Stream string
 	// Config and State are the server's own words, which a restore repeats.
@@ -88,23 +88,23 @@ func (c *Conn) AppendOnly(stream string) bool {
 
 // Streams lists the streams of the installation that exist, in the order in
 // which a backup reads them.
-func (c *Conn) Streams(ctx context.Context) ([]StreamState, error) {
+func (c *Conn) Streams(ctx context.Context) ([]CopiedStream, error) {
 	_, all, err := c.survey(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var out []StreamState
+	var out []CopiedStream
 	for _, f := range all {
 		if f.stream == nil {
 			continue
 		}
-		s, err := c.streamState(ctx, f.stream.Name)
+		s, err := c.copiedStream(ctx, f.stream.Name)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, s)
 	}
-	slices.SortStableFunc(out, func(a, b StreamState) int {
+	slices.SortStableFunc(out, func(a, b CopiedStream) int {
 		return cmp.Compare(c.names.backupClass(a.Stream), c.names.backupClass(b.Stream))
 	})
 	return out, nil
@@ -116,25 +116,25 @@ type streamDescription struct {
 	State  json.RawMessage `json:"state"`
 }
 
-func (d streamDescription) decode(stream string) (StreamState, error) {
+func (d streamDescription) decode(stream string) (CopiedStream, error) {
 	var s struct {
 		Messages  uint64 `json:"messages"`
 		LastSeq   uint64 `json:"last_seq"`
 		Consumers int    `json:"consumer_count"`
 	}
 	if err := json.Unmarshal(d.State, &s); err != nil {
-		return StreamState{}, fmt.Errorf("malformed state of stream %s: %w", stream, err)
+		return CopiedStream{}, fmt.Errorf("malformed state of stream %s: %w", stream, err)
 	}
-	return StreamState{
+	return CopiedStream{
 		Stream: stream, Config: d.Config, State: d.State,
 		Messages: s.Messages, LastSequence: s.LastSeq, Consumers: s.Consumers,
 	}, nil
 }
 
-func (c *Conn) streamState(ctx context.Context, stream string) (StreamState, error) {
+func (c *Conn) copiedStream(ctx context.Context, stream string) (CopiedStream, error) {
 	var d streamDescription
 	if err := c.ask(ctx, "STREAM.INFO."+stream, nil, &d); err != nil {
-		return StreamState{}, fmt.Errorf("look at stream %s: %w", stream, err)
+		return CopiedStream{}, fmt.Errorf("look at stream %s: %w", stream, err)
 	}
 	return d.decode(stream)
 }
@@ -143,20 +143,20 @@ func (c *Conn) streamState(ctx context.Context, stream string) (StreamState, err
 // server's own format, and returns the state it describes: messages above its
 // LastSequence are not in it, and neither are those removed meanwhile. It needs
 // the admin role.
-func (c *Conn) Snapshot(ctx context.Context, stream string, w io.Writer) (StreamState, error) {
+func (c *Conn) Snapshot(ctx context.Context, stream string, w io.Writer) (CopiedStream, error) {
 	inbox := c.nc.NewInbox()
 	sub, err := c.nc.SubscribeSync(inbox)
 	if err != nil {
-		return StreamState{}, fmt.Errorf("snapshot stream %s: %w", stream, c.translate(err))
+		return CopiedStream{}, fmt.Errorf("snapshot stream %s: %w", stream, c.translate(err))
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
 	var d streamDescription
 	req := map[string]any{"deliver_subject": inbox, "chunk_size": snapshotChunk}
 	if err := c.ask(ctx, "STREAM.SNAPSHOT."+stream, req, &d); err != nil {
-		return StreamState{}, fmt.Errorf("snapshot stream %s: %w", stream, err)
+		return CopiedStream{}, fmt.Errorf("snapshot stream %s: %w", stream, err)
 	}
 	if err := c.receive(ctx, sub, w); err != nil {
-		return StreamState{}, fmt.Errorf("snapshot stream %s: %w", stream, err)
+		return CopiedStream{}, fmt.Errorf("snapshot stream %s: %w", stream, err)
 	}
 	return d.decode(stream)
 }
@@ -208,7 +208,7 @@ func (c *Conn) nextPiece(ctx context.Context, sub *nats.Subscription) (*nats.Msg
 }
 
 // Restore makes a stream, which must not exist, from what Snapshot wrote.
-func (c *Conn) Restore(ctx context.Context, s StreamState, r io.Reader) error {
+func (c *Conn) Restore(ctx context.Context, s CopiedStream, r io.Reader) error {
 	var begun struct {
 		answer
 		Deliver string `json:"deliver_subject"`

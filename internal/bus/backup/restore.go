@@ -54,7 +54,7 @@ func Restore(ctx context.Context, conn *bus.Conn, dir string, replace bool, prog
 }
 
 // check refuses before anything is changed, and returns the streams in the way.
-func check(ctx context.Context, conn *bus.Conn, m Manifest, replace bool) ([]bus.StreamState, error) {
+func check(ctx context.Context, conn *bus.Conn, m Manifest, replace bool) ([]bus.CopiedStream, error) {
 	if m.Prefix != conn.Prefix() {
 		return nil, fmt.Errorf("%w: it is of prefix %s, this installation has %s: name the same with --prefix", ErrOther, m.Prefix, conn.Prefix())
 	}
@@ -88,7 +88,7 @@ func restoreStream(ctx context.Context, conn *bus.Conn, dir string, s Stream) er
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	defer func() { _ = f.Close() }() // read-only
-	return conn.Restore(ctx, bus.StreamState{Stream: s.Name, Config: s.Config, State: s.State}, f)
+	return conn.Restore(ctx, bus.CopiedStream{Stream: s.Name, Config: s.Config, State: s.State}, f)
 }
 
 func replayTail(ctx context.Context, conn *bus.Conn, dir string, s Stream) error {
