@@ -14,6 +14,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus/leasestore"
 	"github.com/helmdeck/helmdeck/internal/egress"
 	"github.com/helmdeck/helmdeck/internal/worker"
+	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 	"github.com/helmdeck/helmdeck/pkg/sessions"
 )
@@ -73,6 +74,7 @@ func (r *workerRole) build(ctx context.Context, done *closer) ([]service, error)
 	if err != nil {
 		return nil, err
 	}
+	watch := jobfeed.NewWatch(r.conn.Core(), r.Log)
 	id := newID("worker")
 	leases, err := leasestore.Open(ctx, leasestore.Config{JetStream: r.conn.JetStream(), Log: r.Log})
 	if err != nil {
@@ -87,13 +89,18 @@ func (r *workerRole) build(ctx context.Context, done *closer) ([]service, error)
 		return nil, err
 	}
 	done.add(func() { _ = os.RemoveAll(scratch) }) // swept at the next start otherwise
+	catalog := r.catalog()
+	children := jobs.New(jobs.Config{
+		Ledger: store, Queue: store, Keys: store, Feed: watch, Follow: watch, Stash: arts,
+		Packs: catalog, KeySecret: r.keys.Idempotency,
+	})
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
 	w := worker.New(worker.Config{
 		ID: id, Host: host, Version: Version, Slots: r.slots,
-		Source: store, Ledger: store, Queue: store, Reports: reports, Packs: r.catalog(), Artifacts: arts,
+		Source: store, Ledger: store, Queue: store, Reports: reports, Jobs: children, Packs: catalog, Artifacts: arts,
 		Leaser: leaser, HTTP: r.guard.Client(egress.Timeouts{}), CheckURL: r.guard.CheckURL,
 		ScratchDir: scratch, UserAgent: "helmdeck/" + Version, PublicURL: r.PublicURL,
 		Heartbeat: r.heartbeat(), RetryInQueue: r.RetryInQueue, Ended: newEnded(r.registry), Log: r.Log,

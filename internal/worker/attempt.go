@@ -19,6 +19,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/failpoint"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
+	"github.com/helmdeck/helmdeck/pkg/sessions"
 )
 
 // busTimeout bounds every single call to the bus.
@@ -31,6 +32,7 @@ type attempt struct {
 	claimed jobs.Job // the record of the claim, never changed
 	fence   uint64   // sequence of the claim
 	log     zerolog.Logger
+	slot    *slot
 
 	ctx  context.Context         //nolint:containedctx // the run's own, so that a cancel can reach it from the claim on
 	halt context.CancelCauseFunc // stops the run with a cause
@@ -172,11 +174,18 @@ func (a *attempt) invoke(ctx context.Context) (packs.Outcome, error) {
 		Input: input, Timeout: time.Duration(job.TimeoutS) * time.Second,
 		Validated: true, // at the submit, by the same version of the pack
 		Services: packs.Services{
-			Leaser: w.cfg.Leaser, HTTP: w.cfg.HTTP, CheckURL: w.cfg.CheckURL, Artifacts: w.cfg.Artifacts,
+			Leaser: a.leaser(), Calls: newCalls(a, rep.line), HTTP: w.cfg.HTTP, CheckURL: w.cfg.CheckURL, Artifacts: w.cfg.Artifacts,
 			Begin: a.begin, Progress: rep.progress, Log: rep.line, Alive: a.sign, Scratch: folder.make,
 			UserAgent: w.cfg.UserAgent, PublicURL: w.cfg.PublicURL,
 		},
 	})
+}
+
+func (a *attempt) leaser() sessions.Leaser {
+	if l := a.w.cfg.Leaser; l != nil && a.claimed.Call != nil && a.claimed.Call.Held {
+		return heldLeaser{l, a.w.cfg.HeldWait}
+	}
+	return a.w.cfg.Leaser
 }
 
 // keepAlive is one heartbeat of the attempt.

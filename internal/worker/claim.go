@@ -12,7 +12,7 @@ import (
 )
 
 // handle deals with one delivery from decode to acknowledgement.
-func (w *Worker) handle(ctx context.Context, d Delivery) {
+func (w *Worker) handle(ctx context.Context, d Delivery, s *slot) {
 	sub, err := d.Submission()
 	if err != nil {
 		w.cfg.Log.Error().Err(err).Msg("message in the queue is no job, taken out")
@@ -36,6 +36,7 @@ func (w *Worker) handle(ctx context.Context, d Delivery) {
 		return
 	}
 	defer w.forget(a)
+	a.slot = s
 	a.run(ctx)
 }
 

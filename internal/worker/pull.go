@@ -43,12 +43,20 @@ type puller struct {
 	lanes    []Lane
 	polling  []bool // by lane, touched by run only
 	arrivals chan arrival
+	slots    int
 	free     chan struct{} // one token a free slot
+	wanted   chan struct{} // a parent resumes: give back a token held idle
+	opened   chan struct{} // a depth that was full has room again
 	running  *sync.WaitGroup
 	polls    sync.WaitGroup
 	// loaded: the last sweep filled every slot it held. Touched by run only.
 	loaded bool
 	log    func(error, Lane)
+
+	mu sync.Mutex // guards the fields below; never held during a call
+	// started counts the attempts by depth, running or waiting for children.
+	started  [jobs.MaxDepth + 1]int
+	resuming []chan struct{} // parents that wait for a slot, first come first
 }
 
 type arrival struct {
@@ -58,7 +66,8 @@ type arrival struct {
 }
 
 func newPuller(w *Worker, pool string, slots int, running *sync.WaitGroup) *puller {
-	p := &puller{w: w, lanes: w.cfg.Source.Lanes(pool), free: make(chan struct{}, slots), running: running}
+	p := &puller{w: w, lanes: w.cfg.Source.Lanes(pool), slots: slots, free: make(chan struct{}, slots), running: running}
+	p.wanted, p.opened = make(chan struct{}, 1), make(chan struct{}, 1)
 	p.polling = make([]bool, len(p.lanes))
 	p.arrivals = make(chan arrival, len(p.lanes))
 	for range slots {
@@ -82,6 +91,8 @@ func (p *puller) run(ctx, runCtx context.Context) {
 		case a := <-p.arrivals: // no slot is free as far as we know
 			p.arrived(ctx, runCtx, a)
 			continue
+		case <-p.wanted: // whoever ends next serves it
+			continue
 		case <-p.free:
 		}
 		if ctx.Err() != nil {
@@ -91,9 +102,12 @@ func (p *puller) run(ctx, runCtx context.Context) {
 		if n := p.sweep(ctx, runCtx, pollCtx); n > 0 {
 			continue
 		}
-		// Every lane is empty and has its long poll out: wait for one.
+		// Every lane that may be served is empty and has its long poll out:
+		// wait for one.
 		select {
 		case <-ctx.Done():
+		case <-p.opened:
+		case <-p.wanted:
 		case a := <-p.arrivals:
 			p.vacate()
 			p.arrived(ctx, runCtx, a)
@@ -109,15 +123,16 @@ func (p *puller) run(ctx, runCtx context.Context) {
 func (p *puller) sweep(ctx, runCtx, pollCtx context.Context) (started int) {
 	held := p.hold(ctx)
 	for _, i := range p.order() {
-		if p.polling[i] || started == held {
+		most := min(held-started, p.room(p.lanes[i].Depth))
+		if p.polling[i] || most <= 0 {
 			continue
 		}
-		ds, err := p.w.cfg.Source.Pull(ctx, p.lanes[i], held-started, 0)
+		ds, err := p.w.cfg.Source.Pull(ctx, p.lanes[i], most, 0)
 		if err != nil && ctx.Err() == nil {
 			p.log(err, p.lanes[i])
 		}
 		for _, d := range ds {
-			p.start(runCtx, d)
+			p.start(runCtx, d, p.lanes[i].Depth)
 		}
 		started += len(ds)
 		if len(ds) == 0 {
@@ -187,11 +202,12 @@ func (p *puller) arrived(ctx, runCtx context.Context, a arrival) {
 	if a.err != nil && ctx.Err() == nil {
 		p.log(a.err, p.lanes[a.lane])
 	}
+	depth := p.lanes[a.lane].Depth
 	for _, d := range a.ds {
 		select {
 		case <-p.free:
-			if ctx.Err() == nil {
-				p.start(runCtx, d)
+			if ctx.Err() == nil && p.room(depth) > 0 {
+				p.start(runCtx, d, depth)
 				continue
 			}
 			p.vacate()
@@ -208,20 +224,12 @@ func (p *puller) giveBack(ctx context.Context, d Delivery) {
 }
 
 // start runs one delivery in a slot the puller holds.
-func (p *puller) start(runCtx context.Context, d Delivery) {
+func (p *puller) start(runCtx context.Context, d Delivery, depth int) {
+	s := p.occupy(depth)
 	p.running.Go(func() {
-		defer p.vacate()
-		p.w.handle(runCtx, d)
+		defer s.end()
+		p.w.handle(runCtx, d, s)
 	})
-}
-
-// vacate gives a slot back. It never blocks: a pull that brought more than it
-// asked for started jobs beyond the slots.
-func (p *puller) vacate() {
-	select {
-	case p.free <- struct{}{}:
-	default:
-	}
 }
 
 // finish waits for the long polls and gives back what they brought late.

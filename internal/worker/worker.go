@@ -98,10 +98,12 @@ type Config struct {
 	ID, Host, Version string
 	Slots             map[string]int // by pool; the pools this worker serves
 
-	Source    Source
-	Ledger    jobs.Ledger
-	Queue     jobs.Queue
-	Reports   Reports
+	Source  Source
+	Ledger  jobs.Ledger
+	Queue   jobs.Queue
+	Reports Reports
+	// Jobs submits the child jobs of packs that call others; nil: none can.
+	Jobs      *jobs.Service
 	Packs     jobs.Catalog
 	Artifacts *artifacts.Store
 	Leaser    sessions.Leaser
@@ -117,9 +119,12 @@ type Config struct {
 	// CancelGrace is the time a stopped handler has until its session is
 	// closed under it; after as long again it is given up on. Default 10 s.
 	CancelGrace time.Duration
-	StallAfter  time.Duration // default 5 min without a sign of progress
-	Drain       time.Duration // default 20 s: from stop to handing jobs back
-	MaxLost     int           // default 3 lost workers; quarantine at the next
+	// HeldWait is how long a child waits for a session while a parent of it
+	// keeps one, for the parent may have the last. Default 30 s.
+	HeldWait   time.Duration
+	StallAfter time.Duration // default 5 min without a sign of progress
+	Drain      time.Duration // default 20 s: from stop to handing jobs back
+	MaxLost    int           // default 3 lost workers; quarantine at the next
 	// RecordFor is how long the outcome of a run is tried to be recorded while
 	// the bus is away (default 2 min); after that the job runs again.
 	RecordFor time.Duration
@@ -144,6 +149,7 @@ func (c *Config) setDefaults() {
 	def(&c.BeatEvery, 5*time.Second)
 	def(&c.CancelGrace, 10*time.Second)
 	def(&c.StallAfter, 5*time.Minute)
+	def(&c.HeldWait, 30*time.Second)
 	def(&c.Drain, 20*time.Second)
 	def(&c.RetryInQueue, time.Minute)
 	def(&c.RecordFor, 2*time.Minute)

@@ -49,6 +49,8 @@ type Config struct {
 	// not come. It is asked for every waiting job of a list, so it looks
 	// nothing up. Nil: not known.
 	Waiting func(Job) string
+	// Follow is needed where packs call others.
+	Follow Follower
 	// KeySecret keys the hash of idempotency keys.
 	KeySecret []byte
 	// Route overrides the pool of a pack by name.

@@ -204,6 +204,9 @@ func allCodes(n Needs, e Effect, extra []Code) []Code {
 	if n.Artifacts {
 		out = append(out, ArtifactFailed)
 	}
+	if n.Calls { // those of its children
+		out = append(out, SessionUnavailable, ResourceExhausted, RateLimited, ArtifactFailed, OutcomeUnknown, IdempotencyConflict)
+	}
 	if e == EffectOnce {
 		out = append(out, OutcomeUnknown)
 	}

@@ -101,6 +101,8 @@ type Needs struct {
 	Session   *sessions.Spec `json:"session,omitempty"`
 	Egress    bool           `json:"egress,omitempty"`
 	Artifacts bool           `json:"artifacts,omitempty"`
+	// Calls: other packs, as child jobs.
+	Calls bool `json:"calls,omitempty"`
 }
 
 // ArtifactStore is what a run needs of the artifact store; *artifacts.Store
@@ -130,6 +132,8 @@ type Services struct {
 	// an error whose text says why.
 	CheckURL  func(ctx context.Context, url string) error
 	Artifacts ArtifactStore
+	// Calls runs child jobs.
+	Calls Calls
 	// Begin writes the marker of an EffectOnce pack; it fails with
 	// outcome_unknown when an earlier attempt wrote it already.
 	Begin func(ctx context.Context) error

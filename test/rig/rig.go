@@ -164,6 +164,7 @@ func (r *Rig) FaultyWorker(id string, change ...func(*worker.Config)) (stop func
 		ID: id, Host: "here", Slots: map[string]int{"core": 4},
 		Source: store, Ledger: store, Queue: store,
 		Reports: must(jobfeed.NewReports(conn.Core(), js, "test", r.Log)),
+		Jobs:    r.children(conn.Core(), js, store),
 		Packs:   r.Packs, Artifacts: r.artifacts(js), HTTP: &http.Client{},
 		CheckURL:   func(context.Context, string) error { return nil },
 		ScratchDir: r.T.TempDir(), Heartbeat: AckWait / 3, CancelGrace: 2 * time.Second, Drain: 200 * time.Millisecond,
@@ -173,6 +174,15 @@ func (r *Rig) FaultyWorker(id string, change ...func(*worker.Config)) (stop func
 		c(&cfg)
 	}
 	return r.Background("worker "+id, worker.New(cfg).Run), faults
+}
+
+// children is the client side of a worker whose packs call others.
+func (r *Rig) children(core bus.Core, js bus.JetStream, store *jobstore.Store) *jobs.Service {
+	watch := jobfeed.NewWatch(core, r.Log)
+	cfg := r.Config()
+	cfg.Ledger, cfg.Queue, cfg.Keys, cfg.Stash = store, store, store, r.artifacts(js)
+	cfg.Index, cfg.Dead, cfg.Feed, cfg.Follow = nil, nil, watch, watch
+	return jobs.New(cfg)
 }
 
 // Ctx is a context that ends before the test is cut off.

@@ -173,6 +173,10 @@ func (h *Hub) Progress(ctx context.Context, k jobs.Key) *jobs.Progress {
 
 // Cancel implements jobs.Feed.
 func (h *Hub) Cancel(ctx context.Context, worker string, k jobs.Key) {
+	pushCancel(ctx, h.core, h.log, worker, k)
+}
+
+func pushCancel(ctx context.Context, core bus.Core, log zerolog.Logger, worker string, k jobs.Key) {
 	failpoint.Hit(failpoint.CancelAfterRequest)
 	subject, err := events.CancelSubject(worker)
 	if err != nil {
@@ -183,7 +187,7 @@ func (h *Hub) Cancel(ctx context.Context, worker string, k jobs.Key) {
 		return
 	}
 	// Lost pushes cost one heartbeat of the worker.
-	if err := h.core.Publish(ctx, subject, nil, body); err != nil {
-		h.log.Debug().Err(err).Str("job", k.ID).Msg("cancel not pushed")
+	if err := core.Publish(ctx, subject, nil, body); err != nil {
+		log.Debug().Err(err).Str("job", k.ID).Msg("cancel not pushed")
 	}
 }
