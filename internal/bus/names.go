@@ -20,7 +20,7 @@ const DefaultPrefix = "hd"
 const (
 	StreamEvents   = "EVT"   // evt.>: the lifecycle of jobs, source of truth
 	StreamProgress = "PROG"  // prog.>: progress and log lines
-	StreamSchedule = "SCHED" // sched.>: delayed jobs, cron entries, fired ones
+	StreamSchedule = "SCHED" // sched.>: delayed jobs, timers of schedules, fired ones
 	StreamDead     = "DLQ"   // dlq.>: dead letters
 	StreamHooks    = "HOOK"  // hook.>: webhook deliveries
 	StreamAudit    = "AUDIT" // audit.> and the advisories that matter
@@ -30,6 +30,7 @@ const (
 // The durable consumers that are not lanes of a pool.
 const (
 	ConsumerMover        = "mover"        // of SCHED: fired schedules to the queue
+	ConsumerSchedules    = "schedules"    // of SCHED: what there is to do for schedules
 	ConsumerConsequences = "consequences" // of EVT: what follows from lifecycle events
 )
 

@@ -117,10 +117,11 @@ func progressSpec(n names, p Profile) streamSpec {
 
 // scheduleSpec has no age and no limit: a bound would drop schedules silently.
 func scheduleSpec(n names, p Profile) streamSpec {
-	c := n.config(p, StreamSchedule, "sched.at.*", "sched.cron.*", "sched.due.>")
+	c := n.config(p, StreamSchedule, "sched.at.*", "sched.cron.*", "sched.due.>", "sched.fire.*")
 	c.AllowMsgSchedules, c.AllowMsgTTL, c.AllowRollup = true, true, true
 	return streamSpec{config: c, consumers: []jetstream.ConsumerConfig{
 		durable(p, ConsumerMover, n.prefix+".sched.due.>"),
+		durable(p, ConsumerSchedules, n.prefix+".sched.fire.*"),
 	}}
 }
 

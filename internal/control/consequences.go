@@ -11,6 +11,7 @@ import (
 
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
+	"github.com/helmdeck/helmdeck/internal/bus/schedulestore"
 	"github.com/helmdeck/helmdeck/internal/failpoint"
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/events"
@@ -18,7 +19,8 @@ import (
 )
 
 // Consequences does what follows from the end of a job: a dead letter for a
-// failed one, visible artifacts for a succeeded one. It reads the lifecycle
+// failed one, visible artifacts for a succeeded one, word to the schedule that
+// made it. It reads the lifecycle
 // through one durable consumer and acknowledges an event only after its
 // consequences are stored, so none is lost with the process that finished the
 // job.
@@ -50,7 +52,8 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 	if !events.Terminal(typ) {
 		return nil
 	}
-	if typ != events.JobFailed && !bytes.Contains(m.Data, artifactsKey) {
+	scheduled := bytes.Contains(m.Data, scheduleKey)
+	if typ != events.JobFailed && !scheduled && !bytes.Contains(m.Data, artifactsKey) {
 		return nil // the common case, worth not decoding
 	}
 	var job jobs.Job
@@ -63,6 +66,11 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 			return err
 		}
 	}
+	if job.ScheduleID != "" {
+		if err := schedulestore.Tell(ctx, c.JS, job.ScheduleID, m); err != nil {
+			return err
+		}
+	}
 	if job.State != jobs.Failed {
 		return nil
 	}
@@ -71,6 +79,9 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 
 // artifactsKey is in every record that has artifacts.
 var artifactsKey = []byte(`"artifacts":[`)
+
+// scheduleKey is in every record of a job that a schedule made.
+var scheduleKey = []byte(`"schedule_id":"`)
 
 // owned gives refs that came from JSON their owner back.
 func owned(job jobs.Job) []artifacts.Ref {

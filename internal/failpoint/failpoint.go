@@ -27,6 +27,23 @@ const (
 	ConsequenceAfterDead = "consequence.after_dead"
 )
 
+// Names of the steps of the life of a schedule.
+const (
+	ScheduleAfterCreate = "schedule.after_create"
+	ScheduleBeforeFire  = "schedule.before_fire" // a timer has fired, nothing is done
+	ScheduleAfterDecide = "schedule.after_decide"
+	ScheduleAfterSubmit = "schedule.after_submit"
+	ScheduleAfterArm    = "schedule.after_arm"
+	ScheduleAfterPurge  = "schedule.after_purge"
+	ScheduleAfterEnded  = "schedule.after_ended" // of a job, the schedule is told
+)
+
+// ScheduleSteps lists the failpoints a kill test of schedules walks through.
+var ScheduleSteps = []string{
+	ScheduleAfterCreate, ScheduleBeforeFire, ScheduleAfterDecide, ScheduleAfterSubmit,
+	ScheduleAfterArm, ScheduleAfterPurge, ScheduleAfterEnded,
+}
+
 // Steps lists the failpoints a kill test walks through.
 var Steps = []string{
 	SubmitBeforeKey, SubmitAfterKey, SubmitAfterPublish,

@@ -167,3 +167,13 @@ func plain(text string) bool {
 	}
 	return true
 }
+
+// SchedCronSubject is the timer of a schedule.
+func SchedCronSubject(id string) (string, error) {
+	return Subject{Family: FamilySchedCron, ID: id}.Build()
+}
+
+// SchedFireSubject is where a schedule hears that there is something to do.
+func SchedFireSubject(id string) (string, error) {
+	return Subject{Family: FamilySchedFire, ID: id}.Build()
+}

@@ -23,6 +23,7 @@ const (
 	FamilyProg      Family = "prog"       // prog.<tenant>.<owner>.<jobid>.<progress|log>
 	FamilySchedAt   Family = "sched.at"   // sched.at.<jobid>
 	FamilySchedCron Family = "sched.cron" // sched.cron.<id>
+	FamilySchedFire Family = "sched.fire" // sched.fire.<id>
 	FamilySchedDue  Family = "sched.due"  // sched.due.<pool>.<lane>.<shard>.<tenant>.<owner>.<jobid>
 	FamilyHold      Family = "hold"       // hold.<pool>.<key>.<tenant>.<owner>.<jobid>
 	FamilyDLQ       Family = "dlq"        // dlq.<pool>.<tenant>.<owner>.<jobid>
@@ -68,7 +69,7 @@ type Subject struct {
 	JobID  string
 	// Key is the limit key of a hold and the endpoint of a hook.
 	Key string
-	// ID is the event id of a hook, the id of a cron entry, the worker of ctl
+	// ID is the event id of a hook, the id of a schedule, the worker of ctl
 	// and the sender of a heartbeat.
 	ID string
 	// Kind is the last token of evt, prog, live, req, ctl and audit, and the
@@ -103,6 +104,7 @@ var layouts = []layout{
 	{FamilyProg, []token{tenant, owner, jobID, kind}, []string{KindProgress, KindLog}},
 	{FamilySchedAt, []token{jobID}, nil},
 	{FamilySchedCron, []token{id}, nil},
+	{FamilySchedFire, []token{id}, nil},
 	{FamilySchedDue, []token{pool, lane, shard, tenant, owner, jobID}, nil},
 	{FamilyHold, []token{pool, key, tenant, owner, jobID}, nil},
 	{FamilyDLQ, []token{pool, tenant, owner, jobID}, nil},

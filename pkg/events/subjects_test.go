@@ -46,7 +46,8 @@ func TestSubjects(t *testing.T) {
 		"ctl.w1.cancel":                        of(events.CancelSubject("w1")),
 		"ctl.w1.drain":                         of(events.DrainSubject("w1")),
 		"hb.worker.w1":                         of(events.HeartbeatSubject("worker", "w1")),
-		"sched.cron.nightly":                   of(events.Subject{Family: events.FamilySchedCron, ID: "nightly"}.Build()),
+		"sched.cron.nightly":                   of(events.SchedCronSubject("nightly")),
+		"sched.fire.nightly":                   of(events.SchedFireSubject("nightly")),
 		"live.acme.o1.0195a1b2-0000-7000-80.a": of(events.LiveSubject(jobs.Key{Tenant: "acme", Owner: "o1", ID: "0195a1b2-0000-7000-80"}, "a")),
 	} {
 		if got.err != nil || got.subject != want {

@@ -45,6 +45,9 @@ func (s *Store) Enqueue(ctx context.Context, sub jobs.Submission) error {
 	_, err = s.js.Publish(ctx, out)
 	if err == nil {
 		failpoint.Hit(failpoint.SubmitAfterPublish)
+		if sub.Job.ScheduleID != "" {
+			failpoint.Hit(failpoint.ScheduleAfterSubmit)
+		}
 	}
 	return busError(err)
 }

@@ -1,0 +1,110 @@
+package schedulestore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/internal/failpoint"
+	"github.com/helmdeck/helmdeck/pkg/events"
+)
+
+// Fire is word for a schedule that there is something to do.
+type Fire struct {
+	ScheduleID string `json:"schedule_id"`
+	// At is the time that its timer was set for; zero when the word is not of
+	// a timer but of the end of a job.
+	At time.Time `json:"at,omitzero"`
+}
+
+// Arm implements schedules.Timers.
+func (s *Store) Arm(ctx context.Context, id string, at, when time.Time) error {
+	out, err := message(Fire{ScheduleID: id, At: at.UTC()}, events.SchedCronSubject)
+	if err != nil {
+		return err
+	}
+	if out.Target, err = events.SchedFireSubject(id); err != nil {
+		return err
+	}
+	out.At = when
+	if _, err = s.js.Publish(ctx, out); err == nil {
+		failpoint.Hit(failpoint.ScheduleAfterArm)
+	}
+	return busError(err)
+}
+
+func message(f Fire, subject func(string) (string, error)) (bus.Outgoing, error) {
+	to, err := subject(f.ScheduleID)
+	if err != nil {
+		return bus.Outgoing{}, err
+	}
+	data, err := json.Marshal(f)
+	if err != nil {
+		return bus.Outgoing{}, fmt.Errorf("encode timer: %w", err)
+	}
+	return bus.Outgoing{Subject: to, Data: data}, nil
+}
+
+// Disarm implements schedules.Timers.
+func (s *Store) Disarm(ctx context.Context, id string) error {
+	subject, err := events.SchedCronSubject(id)
+	if err != nil {
+		return err
+	}
+	return busError(s.js.Purge(ctx, bus.StreamSchedule, subject, 0))
+}
+
+// Armed implements schedules.Timers.
+func (s *Store) Armed(ctx context.Context, fn func(id string, at time.Time) error) error {
+	err := s.js.Scan(ctx, bus.StreamSchedule, []string{"sched.cron.*"}, 0, func(m bus.Message) error {
+		f, err := Decode(m)
+		if err != nil {
+			s.log.Warn().Err(err).Str("subject", m.Subject).Msg("timer not understood, removed")
+			return s.js.Purge(ctx, bus.StreamSchedule, m.Subject, 0)
+		}
+		return fn(f.ScheduleID, f.At)
+	})
+	return busError(err)
+}
+
+// Decode reads what has fired, or a timer.
+func Decode(m bus.Message) (Fire, error) {
+	var f Fire
+	if err := json.Unmarshal(m.Data, &f); err != nil {
+		return f, fmt.Errorf("decode timer %d: %w", m.Sequence, err)
+	}
+	if _, err := events.SchedFireSubject(f.ScheduleID); err != nil {
+		return f, fmt.Errorf("decode timer %d: %w", m.Sequence, err)
+	}
+	return f, nil
+}
+
+// Tell lets a schedule know of an event of one of its jobs, once however
+// often it is told.
+func Tell(ctx context.Context, js bus.JetStream, id string, event bus.Message) error {
+	out, err := message(Fire{ScheduleID: id}, events.SchedFireSubject)
+	if err != nil {
+		return err
+	}
+	if v := event.Header["ce-id"]; len(v) > 0 {
+		out.MsgID = v[0]
+	}
+	_, err = js.Publish(ctx, out)
+	if err != nil {
+		return fmt.Errorf("tell schedule %s of the end of a job: %w", id, err)
+	}
+	failpoint.Hit(failpoint.ScheduleAfterEnded)
+	return nil
+}
+
+// Done removes what has fired: it stays in the stream after its
+// acknowledgement, for ever if the process died in between.
+func Done(ctx context.Context, js bus.JetStream, m bus.Message) error {
+	if err := js.Purge(ctx, bus.StreamSchedule, m.Subject, m.Sequence+1); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.ScheduleAfterPurge)
+	return nil
+}
