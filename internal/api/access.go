@@ -87,7 +87,7 @@ func (a *API) checkOrigin(x *exchange, r *http.Request) (done bool, err error) {
 	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 		return false, nil
 	}
-	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE")
+	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, PATCH, DELETE")
 	h.Set("Access-Control-Allow-Headers",
 		"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Range, If-None-Match, Traceparent")
 	h.Set("Access-Control-Max-Age", "600")

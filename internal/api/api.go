@@ -23,11 +23,13 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
+	"github.com/helmdeck/helmdeck/pkg/schedules"
 )
 
 // Config is what New needs. Fields without a remark are required.
 type Config struct {
 	Jobs      *jobs.Service
+	Schedules *schedules.Service
 	Packs     Packs
 	Artifacts *artifacts.Store
 	Events    Events
@@ -110,6 +112,7 @@ func (c Config) validate() error {
 		}
 	}
 	need(c.Jobs != nil, "Jobs")
+	need(c.Schedules != nil, "Schedules")
 	need(c.Packs != nil, "Packs")
 	need(c.Artifacts != nil, "Artifacts")
 	need(c.Events != nil, "Events")

@@ -124,11 +124,11 @@ func (a *API) belowInput(err error, req jobs.Request) error {
 }
 
 func (a *API) listJobs(x *exchange, r *http.Request) error {
-	q := wire.NewQuery(r, "state", "pack", "pool", "label", "since", "until", "parent", "limit", "cursor")
+	q := wire.NewQuery(r, "state", "pack", "pool", "label", "since", "until", "parent", "schedule", "limit", "cursor")
 	key, value, _ := strings.Cut(q.Text("label"), "=")
 	query := jobs.Query{
 		State: jobs.State(q.OneOf("state", "scheduled", "queued", "running", "retrying", "succeeded", "failed", "cancelled")),
-		Pack:  q.Text("pack"), Pool: q.Text("pool"), Parent: q.Text("parent"),
+		Pack:  q.Text("pack"), Pool: q.Text("pool"), Parent: q.Text("parent"), Schedule: q.Text("schedule"),
 		LabelKey: key, LabelValue: value,
 		Since: q.Time("since"), Until: q.Time("until"),
 		Limit: q.Int("limit", 1, maxPage, 0), Cursor: q.Text("cursor"),

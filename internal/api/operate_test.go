@@ -339,7 +339,7 @@ func TestConfigFaults(t *testing.T) {
 	if err == nil {
 		t.Fatal("an empty configuration: want an error")
 	}
-	for _, want := range []string{"Jobs", "Packs", "Artifacts", "Events", "Pools", "Auth", "PublicURL"} {
+	for _, want := range []string{"Jobs", "Schedules", "Packs", "Artifacts", "Events", "Pools", "Auth", "PublicURL"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s named", err, want)
 		}

@@ -26,6 +26,7 @@ func (a *API) routes() []*route {
 	var all []*route
 	all = append(all, a.packRoutes()...)
 	all = append(all, a.jobRoutes()...)
+	all = append(all, a.scheduleRoutes()...)
 	all = append(all, a.deadRoutes()...)
 	all = append(all, a.artifactRoutes()...)
 	all = append(all, a.poolRoutes()...)
@@ -103,7 +104,7 @@ func (a *API) jobRoutes() []*route {
 		query("pack", "", "Name of the pack."), query("pool", "", "Name of the pool."),
 		query("label", "", "key=value, or key alone for any value."),
 		query("since", "", "Created at or after this time (RFC 3339)."), query("until", "", "Created before this time (RFC 3339)."),
-		query("parent", "", "Id of the parent job."), limitParam, cursorParam,
+		query("parent", "", "Id of the parent job."), query("schedule", "", "Id of the schedule."), limitParam, cursorParam,
 	}
 	list.Answers = []openapi.Answer{{Status: ok, Description: "One page.", Body: client.JobList{}}}
 

@@ -27,6 +27,8 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/jobs/jobstest"
 	"github.com/helmdeck/helmdeck/pkg/packs"
+	"github.com/helmdeck/helmdeck/pkg/schedules"
+	"github.com/helmdeck/helmdeck/pkg/schedules/schedulestest"
 )
 
 func TestMain(m *testing.M) {
@@ -120,8 +122,12 @@ func setup(t *testing.T, mods ...func(*api.Config)) *rig {
 	person := func(name string, scopes ...string) identity.Caller {
 		return identity.Caller{Subject: name, Scopes: scopes}
 	}
+	service, memory := jobs.New(r.world.Config(cat)), schedulestest.NewMemory()
 	cfg := api.Config{
-		Jobs: jobs.New(r.world.Config(cat)), Packs: cat, Artifacts: r.store, Events: follower{r.world}, Pools: r.pools, Workers: r.fleet,
+		Jobs: service, Schedules: schedules.New(schedules.Config{
+			Store: memory, Names: memory, Timers: memory, Jobs: service, KeySecret: []byte("secret"),
+		}),
+		Packs: cat, Artifacts: r.store, Events: follower{r.world}, Pools: r.pools, Workers: r.fleet,
 		Auth: auth.Static(map[string]identity.Caller{
 			admin: person("admin", "admin"), ann: person("ann", "packs:*"), bob: person("bob", "packs:*"),
 			reader: person("ann", "packs:read"),

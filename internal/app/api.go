@@ -76,6 +76,10 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		Ledger: store, Queue: store, Keys: store, Index: index, Feed: hub, Dead: store, Stash: arts,
 		Packs: catalog, Waiting: load.Waiting, KeySecret: r.keys.Idempotency,
 	})
+	repeats, err := r.schedules(ctx, js, client)
+	if err != nil {
+		return nil, err
+	}
 	health := map[string]api.Health{"bus": api.HealthFunc(r.conn.Ping)}
 	for name, h := range r.health {
 		health[name] = h
@@ -84,7 +88,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		health["artifacts"] = api.HealthFunc(bucket.Ensure)
 	}
 	a, err := api.New(api.Config{
-		Jobs: client, Packs: catalog, Artifacts: arts, Events: follower{hub},
+		Jobs: client, Schedules: repeats.service, Packs: catalog, Artifacts: arts, Events: follower{hub},
 		Pools: pools{load}, Workers: fleet{workers}, Auth: auth.Admin(r.token),
 		Health: health, Unavailable: either(unserved(workers), r.lacking), Version: Version, PublicURL: r.PublicURL, Log: r.Log, Registry: r.registry,
 	})
@@ -97,6 +101,8 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		{"job index", index.Run},
 		{"pools", load.Run},
 		{"mover", (&control.Mover{JS: js, Store: store, Log: r.Log}).Run},
+		{"schedule records", repeats.store.Run},
+		{"schedules", repeats.loop.Run},
 		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Log: r.Log}).Run},
 		{"reconciler", (&control.Reconciler{
 			Store: store, Jobs: index, Every: r.ReconcileEvery, Grace: r.ReconcileEvery, Repaired: repaired, Log: r.Log,

@@ -33,6 +33,7 @@ type tree struct {
 
 	Pack     pack      `cmd:"" group:"use" help:"List, show and run packs."`
 	Job      job       `cmd:"" group:"use" help:"Submit, follow and stop jobs."`
+	Schedule schedule  `cmd:"" group:"use" help:"Run jobs again and again."`
 	Dead     dead      `cmd:"" group:"use" help:"Inspect and replay jobs that failed for good."`
 	Artifact artifact  `cmd:"" group:"use" help:"List, fetch and store files."`
 	Event    event     `cmd:"" group:"use" help:"Follow events over NATS."`

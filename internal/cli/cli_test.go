@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -80,7 +81,7 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "capture": capture, "await": await, "readonly": readOnly, "newerdata": newerData,
+			"exits": exits, "capture": capture, "await": await, "eventually": eventually, "readonly": readOnly, "newerdata": newerData,
 			"interrupt": interrupt,
 		},
 	})
@@ -157,6 +158,26 @@ func capture(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: capture VARIABLE")
 	}
 	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+}
+
+// eventually repeats a command until its standard output matches a pattern:
+// eventually PATTERN COMMAND…
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: eventually PATTERN COMMAND…")
+	}
+	pattern, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(within); ; <-tick.C {
+		if ts.Exec(args[1], args[2:]...) == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("no match of %s within %s", args[0], within)
+		}
+	}
 }
 
 // await waits for a file, or with ! until it is gone.

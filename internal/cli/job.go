@@ -116,7 +116,7 @@ func showJob(con *console.Console, r *jobs.Job) error {
 	pairs := []string{
 		"id", r.ID, "pack", r.Pack + "@" + r.Version, "state", string(r.State), "remark", remark(r), "waits for", r.WaitingReason,
 		"pool", r.Pool, "priority", string(r.Priority), "attempt", fmt.Sprintf("%d of %d", r.Attempt, r.MaxAttempts),
-		"worker", r.Worker, "session", r.SessionID, "caller", r.Caller.Subject, "parent", r.ParentID, "replay of", r.ReplayOf,
+		"worker", r.Worker, "session", r.SessionID, "caller", r.Caller.Subject, "parent", r.ParentID, "schedule", r.ScheduleID, "replay of", r.ReplayOf,
 		"created", console.Time(r.CreatedAt), "scheduled for", console.Time(r.ScheduledFor),
 		"started", console.Time(r.StartedAt), "finished", console.Time(r.FinishedAt),
 	}

@@ -11,15 +11,16 @@ import (
 )
 
 type jobList struct {
-	State  string `placeholder:"STATE" help:"scheduled, queued, running, retrying, succeeded, failed or cancelled."`
-	Pack   string `placeholder:"NAME" help:"Jobs of this pack."`
-	Pool   string `placeholder:"NAME" help:"Jobs of this pool."`
-	Label  string `placeholder:"KEY[=VALUE]" help:"Jobs with this label."`
-	Parent string `placeholder:"ID" help:"Children of this job."`
-	Since  string `placeholder:"TIME|AGE" help:"Created at or after a time (RFC 3339) or so long ago (2h)."`
-	Until  string `placeholder:"TIME|AGE" help:"Created before it."`
-	Limit  int    `default:"50" help:"Jobs on a page, 1 to 200."`
-	Cursor string `placeholder:"CURSOR" help:"Where a page before ended."`
+	State    string `placeholder:"STATE" help:"scheduled, queued, running, retrying, succeeded, failed or cancelled."`
+	Pack     string `placeholder:"NAME" help:"Jobs of this pack."`
+	Pool     string `placeholder:"NAME" help:"Jobs of this pool."`
+	Label    string `placeholder:"KEY[=VALUE]" help:"Jobs with this label."`
+	Parent   string `placeholder:"ID" help:"Children of this job."`
+	Schedule string `placeholder:"ID" help:"Jobs of this schedule."`
+	Since    string `placeholder:"TIME|AGE" help:"Created at or after a time (RFC 3339) or so long ago (2h)."`
+	Until    string `placeholder:"TIME|AGE" help:"Created before it."`
+	Limit    int    `default:"50" help:"Jobs on a page, 1 to 200."`
+	Cursor   string `placeholder:"CURSOR" help:"Where a page before ended."`
 	caller
 }
 
@@ -38,7 +39,7 @@ func (j *jobList) Run(ctx context.Context, con *console.Console) error {
 		return err
 	}
 	defer c.Close()
-	q := jobs.Query{State: jobs.State(j.State), Pack: j.Pack, Pool: j.Pool, Parent: j.Parent, Limit: j.Limit, Cursor: j.Cursor}
+	q := jobs.Query{State: jobs.State(j.State), Pack: j.Pack, Pool: j.Pool, Parent: j.Parent, Schedule: j.Schedule, Limit: j.Limit, Cursor: j.Cursor}
 	q.LabelKey, q.LabelValue, _ = strings.Cut(j.Label, "=")
 	if q.Since, err = moment("--since", j.Since); err != nil {
 		return err

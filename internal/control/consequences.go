@@ -67,7 +67,7 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 		}
 	}
 	if job.ScheduleID != "" {
-		if err := schedulestore.Tell(ctx, c.JS, job.ScheduleID, m); err != nil {
+		if err := schedulestore.Tell(ctx, c.JS, job, m); err != nil {
 			return err
 		}
 	}

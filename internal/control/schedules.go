@@ -85,7 +85,7 @@ func (s *Schedules) attend(ctx context.Context, d bus.Delivery) error {
 		return d.Term(ctx, "of no schedule")
 	}
 	failpoint.Hit(failpoint.ScheduleBeforeFire)
-	early, err := s.Service.Attend(ctx, f.ScheduleID, f.At)
+	early, err := s.Service.Attend(ctx, f.ScheduleID, schedules.Word{At: f.At, Ended: f.Ended})
 	if err != nil {
 		var refused *packs.Error
 		if !errors.As(err, &refused) {

@@ -144,7 +144,7 @@ func (c *Client) Jobs(ctx context.Context, q jobs.Query) (list JobList, err erro
 		label += "=" + q.LabelValue
 	}
 	err = c.get(ctx, pathOf("jobs"), values(
-		"state", string(q.State), "pack", q.Pack, "pool", q.Pool, "parent", q.Parent, "label", label,
+		"state", string(q.State), "pack", q.Pack, "pool", q.Pool, "parent", q.Parent, "schedule", q.Schedule, "label", label,
 		"since", timestamp(q.Since), "until", timestamp(q.Until), "limit", number(q.Limit), "cursor", q.Cursor,
 	), &list)
 	return list, err

@@ -7,6 +7,7 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
+	"github.com/helmdeck/helmdeck/pkg/schedules"
 )
 
 // Pack is a pack as GET /api/v1/packs lists it and /api/v1/packs/{name} shows
@@ -64,6 +65,12 @@ type JobList struct {
 	Jobs []jobs.Job `json:"jobs"`
 	// NextCursor asks for the next page; empty at the end.
 	NextCursor string `json:"next_cursor,omitempty"`
+}
+
+// ScheduleList is one page of schedules, newest first, without their inputs.
+type ScheduleList struct {
+	Schedules  []schedules.Schedule `json:"schedules"`
+	NextCursor string               `json:"next_cursor,omitempty"`
 }
 
 // DeadList is one page of dead letters, newest first, without their inputs.

@@ -197,6 +197,7 @@ type Query struct {
 	State         State
 	Pack, Pool    string
 	Parent        string
+	Schedule      string // id
 	LabelKey      string
 	LabelValue    string
 	Since, Until  time.Time // by creation

@@ -23,17 +23,25 @@ const (
 	forgotten = 2 * patience
 )
 
+// Word is why somebody attends to a schedule. The zero Word is no reason in
+// particular.
+type Word struct {
+	// At is the time that a timer fired for.
+	At time.Time
+	// Ended is the job that has ended, as its last event has it.
+	Ended *jobs.Job
+}
+
 // Attend does what is due for a schedule: it settles runs whose jobs have
 // ended, decides about the times that have come, submits the job of the run
 // that begins and sets the timer for the next. It may be called at any time,
 // any number of times, by several replicas at once, and goes on where one that
 // died left off. A schedule that is gone loses its timer.
 //
-// fired is the time that a timer fired for, the zero time for any other
-// cause. When it has not come yet by the clock of this process, early is how
-// long to wait; the timer is used up, so the caller must come again.
-func (s *Service) Attend(ctx context.Context, id string, fired time.Time) (early time.Duration, err error) {
-	var before *Record // as the first round found it
+// When the time that a timer fired for has not come yet by the clock of this
+// process, early is how long to wait; the timer is used up, so the caller must
+// come again.
+func (s *Service) Attend(ctx context.Context, id string, w Word) (early time.Duration, err error) {
 	for range rounds {
 		rec, revision, err := s.cfg.Store.Get(ctx, id)
 		if errors.Is(err, ErrNotFound) {
@@ -42,18 +50,17 @@ func (s *Service) Attend(ctx context.Context, id string, fired time.Time) (early
 		if err != nil {
 			return 0, err
 		}
-		if before == nil {
-			before = &rec
-		}
-		next, again, err := s.round(ctx, rec, revision)
+		next, again, err := s.round(ctx, rec, revision, w)
 		if again || errors.Is(err, ErrConflict) {
 			continue
 		}
 		early = max(next.FiresAt().Sub(s.cfg.Now()), 0)
-		if !fired.IsZero() && fired.Equal(next.NextAt) && early > 0 && err == nil {
+		switch {
+		case w.At.IsZero(), err == nil && !next.NextAt.Equal(rec.NextAt): // its timer is set
+		case err == nil && w.At.Equal(next.NextAt) && early > 0:
 			return early, nil
-		}
-		if !fired.IsZero() || !next.NextAt.Equal(before.NextAt) {
+		default:
+			// The timer is used up, and was of a time dealt with before.
 			err = errors.Join(err, s.arm(ctx, id))
 		}
 		if err != nil {
@@ -66,9 +73,9 @@ func (s *Service) Attend(ctx context.Context, id string, fired time.Time) (early
 
 // round moves the record once and does what follows. again says that there
 // may be more to do; next is the record as it is then.
-func (s *Service) round(ctx context.Context, rec Record, revision uint64) (next Record, again bool, err error) {
+func (s *Service) round(ctx context.Context, rec Record, revision uint64, w Word) (next Record, again bool, err error) {
 	now := s.cfg.Now().UTC()
-	changed, absent, err := s.settleEnded(ctx, &rec, now)
+	changed, absent, err := s.settleEnded(ctx, &rec, w.Ended, now)
 	if err != nil {
 		return rec, false, err
 	}
@@ -77,7 +84,16 @@ func (s *Service) round(ctx context.Context, rec Record, revision uint64) (next 
 		// It was checked when it was stored: a zone has left the database.
 		return rec, false, fmt.Errorf("calendar: %s %s", faults[0].Pointer, faults[0].Message)
 	}
-	changed = rec.take(now, cal) || changed
+	if rec.take(now, cal) {
+		changed = true
+		// The timer first. If the record does not get that far, somebody else
+		// moved it and sets the timer after that, or this call is made again.
+		if at := rec.FiresAt(); !at.IsZero() {
+			if err := s.cfg.Timers.Arm(ctx, rec.ID, rec.NextAt, at); err != nil {
+				return rec, false, err
+			}
+		}
+	}
 	begun := rec.begin(now)
 	if changed || begun {
 		// Decided here and once, whoever else looks at the same times: what
@@ -100,8 +116,12 @@ func (s *Service) round(ctx context.Context, rec Record, revision uint64) (next 
 
 // settleEnded looks up the jobs of runs that are not over. absent says that
 // the job of the run that has begun is not there yet.
-func (s *Service) settleEnded(ctx context.Context, rec *Record, now time.Time) (changed, absent bool, err error) {
+func (s *Service) settleEnded(ctx context.Context, rec *Record, ended *jobs.Job, now time.Time) (changed, absent bool, err error) {
 	for _, id := range rec.unsettled() {
+		if ended != nil && ended.ID == id {
+			changed = rec.settle(id, outcomeOf(ended.State), ended.Error, ended.FinishedAt) || changed
+			continue
+		}
 		job, err := s.cfg.Jobs.Locate(ctx, key(rec.Caller, id))
 		begun := rec.Begun != nil && rec.Begun.JobID == id
 		switch {

@@ -286,12 +286,12 @@ func TestEarlyTimerIsKept(t *testing.T) {
 	s := w.create(nil)
 	fired := w.Due(noon.Add(time.Minute))[s.ID]
 	w.set(noon.Add(50 * time.Second))
-	early, err := w.svc.Attend(w.ctx(), s.ID, fired)
+	early, err := w.svc.Attend(w.ctx(), s.ID, schedules.Word{At: fired})
 	if err != nil || early != 10*time.Second || len(w.ran()) != 0 {
 		t.Errorf("early by %s, %v, jobs %v", early, err, w.ran())
 	}
 	// A timer of a time that was dealt with sets the next one anew.
-	if early, err = w.svc.Attend(w.ctx(), s.ID, noon.Add(-time.Hour)); early != 0 || err != nil {
+	if early, err = w.svc.Attend(w.ctx(), s.ID, schedules.Word{At: noon.Add(-time.Hour)}); early != 0 || err != nil {
 		t.Errorf("old timer: early by %s, %v", early, err)
 	}
 	w.armed(s.ID)
@@ -324,12 +324,12 @@ func TestEveryCallFailsOnce(t *testing.T) {
 				for _, do := range script {
 					do()
 					fired := w.Due(w.clock())[s.ID]
-					_, err := w.svc.Attend(w.ctx(), s.ID, fired)
+					_, err := w.svc.Attend(w.ctx(), s.ID, schedules.Word{At: fired})
 					if reached = reached || err != nil; err == nil {
 						continue
 					}
 					// It comes again, elsewhere.
-					if _, err := w.replica().Attend(w.ctx(), s.ID, fired); err != nil {
+					if _, err := w.replica().Attend(w.ctx(), s.ID, schedules.Word{At: fired}); err != nil {
 						t.Fatalf("call %d: %v", n, err)
 					}
 				}
@@ -392,13 +392,13 @@ func TestRefusedRun(t *testing.T) {
 	w.set(noon.Add(2 * time.Minute))
 	fired := w.Due(w.clock())[s.ID]
 	for range 2 {
-		if _, err := w.svc.Attend(w.ctx(), s.ID, fired); code(err) != packs.RateLimited {
+		if _, err := w.svc.Attend(w.ctx(), s.ID, schedules.Word{At: fired}); code(err) != packs.RateLimited {
 			t.Errorf("refused for now: %v", err)
 		}
 	}
 	w.armed(s.ID) // the next time comes whatever happens to this one
 	w.refuse = nil
-	if _, err := w.svc.Attend(w.ctx(), s.ID, fired); err != nil {
+	if _, err := w.svc.Attend(w.ctx(), s.ID, schedules.Word{At: fired}); err != nil {
 		t.Fatal(err)
 	}
 	same(t, "jobs", w.ran(), []string{"12:02:00"})
@@ -408,11 +408,11 @@ func TestRefusedRun(t *testing.T) {
 	w.refuse = packs.Errorf(packs.RateLimited, "queue full")
 	w.set(noon.Add(3 * time.Minute))
 	fired = w.Due(w.clock())[s.ID]
-	if _, err := w.svc.Attend(w.ctx(), s.ID, fired); code(err) != packs.RateLimited {
+	if _, err := w.svc.Attend(w.ctx(), s.ID, schedules.Word{At: fired}); code(err) != packs.RateLimited {
 		t.Errorf("refused for now: %v", err)
 	}
 	w.set(noon.Add(25 * time.Hour))
-	if _, err := w.svc.Attend(w.ctx(), s.ID, fired); err != nil && code(err) != packs.RateLimited {
+	if _, err := w.svc.Attend(w.ctx(), s.ID, schedules.Word{At: fired}); err != nil && code(err) != packs.RateLimited {
 		t.Errorf("given up: %v", err)
 	}
 	if got := w.runs(s.ID); !slices.Contains(got, "12:03:00 time failed") {

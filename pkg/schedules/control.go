@@ -212,7 +212,7 @@ func (s *Service) setPaused(ctx context.Context, c identity.Caller, id string, p
 	}
 	if !paused {
 		// What waited goes on now, not when the timer fires next.
-		if _, err := s.Attend(ctx, id, time.Time{}); err != nil {
+		if _, err := s.Attend(ctx, id, Word{}); err != nil {
 			s.cfg.Log.Warn().Err(err).Str("schedule", id).Msg("resumed schedule not attended to, the next pass does it")
 		}
 		if rec, _, err := s.cfg.Store.Get(ctx, id); err == nil {

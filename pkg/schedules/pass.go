@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// overdue is how late a schedule is when Pass no longer waits for its
-	// timer.
-	overdue = 5 * time.Second
+	// overdue is how late a schedule is when Overdue no longer waits for its
+	// timer: longer than many that are due at once take.
+	overdue = 15 * time.Second
 	// atOnce bounds the schedules a pass attends to at once.
 	atOnce = 16
 	// maxFaults bounds the failures after which a pass breaks off.
@@ -44,7 +44,7 @@ func (s *Service) Overdue(ctx context.Context) (r Repairs, err error) {
 	}
 	r.Overdue = len(late)
 	return r, each(late, func(id string) error {
-		_, err := s.Attend(ctx, id, time.Time{})
+		_, err := s.Attend(ctx, id, Word{})
 		return err
 	})
 }

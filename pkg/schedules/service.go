@@ -135,6 +135,18 @@ func (s *Service) check(r *Record, from time.Time) error {
 	return invalid(append(faults, of...))
 }
 
+// Faults returns everything that is wrong with a spec, with pointers into the
+// body of a create.
+func (s *Service) Faults(spec Spec) ([]packs.Detail, error) {
+	now := s.cfg.Now().UTC()
+	err := s.check(&Record{Spec: spec.normalise(), Anchor: now}, now)
+	var pe *packs.Error
+	if errors.As(err, &pe) && pe.Code == packs.InvalidInput {
+		return pe.Details, nil
+	}
+	return nil, err
+}
+
 // invalid is the error for faults, nil when there are none.
 func invalid(faults []packs.Detail) error {
 	if len(faults) == 0 {

@@ -200,7 +200,7 @@ func (w *world) ring() {
 			for _, s := range []*schedules.Service{w.svc, w.replica()} {
 				wg.Go(func() {
 					for range 2 {
-						if _, err := s.Attend(w.ctx(), id, at); err != nil {
+						if _, err := s.Attend(w.ctx(), id, schedules.Word{At: at}); err != nil {
 							w.t.Errorf("attend: %v", err)
 						}
 					}
@@ -227,7 +227,7 @@ func (w *world) finish(id string, state jobs.State) {
 	job.State, job.FinishedAt = state, w.now
 	w.jobs[id] = job
 	w.mu.Unlock()
-	if _, err := w.svc.Attend(w.ctx(), job.ScheduleID, time.Time{}); err != nil {
+	if _, err := w.svc.Attend(w.ctx(), job.ScheduleID, schedules.Word{Ended: &job}); err != nil {
 		w.t.Errorf("attend: %v", err)
 	}
 }

@@ -25,7 +25,7 @@ func (x *Index) List(ctx context.Context, q jobs.Query) ([]jobs.Job, string, err
 	if q.Cursor != "" && len(q.Cursor) != 36 {
 		return nil, "", packs.Errorf(packs.InvalidInput, "cursor is not one this list handed out")
 	}
-	if q.LabelKey != "" || q.Parent != "" { // headers do not tell
+	if q.LabelKey != "" || q.Parent != "" || q.Schedule != "" { // headers do not tell
 		x.fill(ctx, x.partial(q))
 	}
 	page, partial, next := x.page(q)
@@ -122,7 +122,8 @@ func (e *entry) belongs(q jobs.Query) bool {
 
 func matches(q jobs.Query, j jobs.Job) bool {
 	switch {
-	case q.Pack != "" && q.Pack != j.Pack, q.Pool != "" && q.Pool != j.Pool, q.Parent != "" && q.Parent != j.ParentID:
+	case q.Pack != "" && q.Pack != j.Pack, q.Pool != "" && q.Pool != j.Pool, q.Parent != "" && q.Parent != j.ParentID,
+		q.Schedule != "" && q.Schedule != j.ScheduleID:
 		return false
 	case !q.Since.IsZero() && j.CreatedAt.Before(q.Since), !q.Until.IsZero() && j.CreatedAt.After(q.Until):
 		return false

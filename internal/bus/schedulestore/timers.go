@@ -9,14 +9,16 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/failpoint"
 	"github.com/helmdeck/helmdeck/pkg/events"
+	"github.com/helmdeck/helmdeck/pkg/jobs"
 )
 
 // Fire is word for a schedule that there is something to do.
 type Fire struct {
 	ScheduleID string `json:"schedule_id"`
-	// At is the time that its timer was set for; zero when the word is not of
-	// a timer but of the end of a job.
+	// At is the time that its timer was set for.
 	At time.Time `json:"at,omitzero"`
+	// Ended is its job that has ended, without output and artifacts.
+	Ended *jobs.Job `json:"ended,omitempty"`
 }
 
 // Arm implements schedules.Timers.
@@ -81,10 +83,11 @@ func Decode(m bus.Message) (Fire, error) {
 	return f, nil
 }
 
-// Tell lets a schedule know of an event of one of its jobs, once however
-// often it is told.
-func Tell(ctx context.Context, js bus.JetStream, id string, event bus.Message) error {
-	out, err := message(Fire{ScheduleID: id}, events.SchedFireSubject)
+// Tell lets a schedule know of the end of one of its jobs, once however often
+// it is told of event.
+func Tell(ctx context.Context, js bus.JetStream, job jobs.Job, event bus.Message) error {
+	job.Output, job.Artifacts, job.History = nil, nil, nil
+	out, err := message(Fire{ScheduleID: job.ScheduleID, Ended: &job}, events.SchedFireSubject)
 	if err != nil {
 		return err
 	}
@@ -93,7 +96,7 @@ func Tell(ctx context.Context, js bus.JetStream, id string, event bus.Message) e
 	}
 	_, err = js.Publish(ctx, out)
 	if err != nil {
-		return fmt.Errorf("tell schedule %s of the end of a job: %w", id, err)
+		return fmt.Errorf("tell schedule %s of the end of a job: %w", job.ScheduleID, err)
 	}
 	failpoint.Hit(failpoint.ScheduleAfterEnded)
 	return nil

@@ -45,6 +45,7 @@ func matches(q jobs.Query, j jobs.Job) bool {
 		q.Pack != "" && q.Pack != j.Pack,
 		q.Pool != "" && q.Pool != j.Pool,
 		q.Parent != "" && q.Parent != j.ParentID,
+		q.Schedule != "" && q.Schedule != j.ScheduleID,
 		q.LabelKey != "" && !labelled,
 		q.LabelValue != "" && q.LabelValue != value,
 		!q.Since.IsZero() && j.CreatedAt.Before(q.Since),
