@@ -2,6 +2,7 @@ package backup_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/bus/backup"
@@ -187,7 +188,7 @@ func TestEverythingComesBack(t *testing.T) {
 	if err != nil || told != len(m.Streams) {
 		t.Fatalf("Restore: %v, progress %d of %d", err, told, len(m.Streams))
 	}
-	if diff := cmp.Diff(want, contents(ctx, t, second.Conn(bus.RoleAdmin))); diff != "" {
+	if diff := gocmp.Diff(want, contents(ctx, t, second.Conn(bus.RoleAdmin))); diff != "" {
 		t.Errorf("(-first +second)\n%s", diff)
 	}
 }
@@ -213,103 +214,136 @@ func contents(ctx context.Context, t *testing.T, conn *bus.Conn) map[string][]bu
 	return out
 }
 
-// TestRefusals: what must not be restored, with nothing changed.
-func TestRefusals(t *testing.T) {
-	t.Parallel()
-	ctx := bustest.Context(t)
+// written is a small backup.
+func written(t *testing.T) string {
+	t.Helper()
 	source := bustest.Start(t)
-	if _, err := source.Conn(bus.RoleAPI).JetStream().Publish(ctx, bus.Outgoing{Subject: "evt.a.b.c.lc", Data: []byte("{}")}); err != nil {
+	if _, err := source.Conn(bus.RoleAPI).JetStream().Publish(bustest.Context(t), bus.Outgoing{Subject: "evt.a.b.c.lc", Data: []byte("{}")}); err != nil {
 		t.Fatal(err)
 	}
-	whole := t.TempDir()
-	if _, err := backup.Write(ctx, source.Conn(bus.RoleAdmin), whole, "test", nil); err != nil {
+	dir := t.TempDir()
+	if _, err := backup.Write(bustest.Context(t), source.Conn(bus.RoleAdmin), dir, "test", nil); err != nil {
 		t.Fatal(err)
+	}
+	return dir
+}
+
+func copied(t *testing.T, whole string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "backup")
+	if err := os.CopyFS(dir, os.DirFS(whole)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	whole := written(t)
+	replace := func(old, with string) func([]byte) []byte {
+		return func(b []byte) []byte { return []byte(strings.ReplaceAll(string(b), old, with)) }
 	}
 	for _, tt := range []struct {
-		name string
-		edit func(t *testing.T, dir string)
-		opts []bustest.Option
-		fill func(t *testing.T, env *bustest.Env)
-		want error
+		name, file string
+		change     func([]byte) []byte // nil: removed
+		want       error
 	}{
-		{name: "no manifest", want: backup.ErrDamaged, edit: func(t *testing.T, dir string) { remove(t, dir, "manifest.json") }},
-		{name: "missing file", want: backup.ErrDamaged, edit: func(t *testing.T, dir string) { remove(t, dir, "EVT.snapshot") }},
-		{name: "altered file", want: backup.ErrDamaged, edit: func(t *testing.T, dir string) {
-			change(t, dir, "EVT.snapshot", func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
-		}},
-		{name: "cut file", want: backup.ErrDamaged, edit: func(t *testing.T, dir string) {
-			change(t, dir, "EVT.snapshot", func(b []byte) []byte { return b[:len(b)-1] })
-		}},
-		{name: "a file elsewhere", want: backup.ErrDamaged, edit: func(t *testing.T, dir string) {
-			change(t, dir, "manifest.json", func(b []byte) []byte {
-				return []byte(strings.ReplaceAll(string(b), `"EVT.snapshot"`, `"../EVT.snapshot"`))
-			})
-		}},
-		{name: "newer", want: backup.ErrNewer, edit: func(t *testing.T, dir string) {
-			change(t, dir, "manifest.json", func(b []byte) []byte {
-				return []byte(strings.Replace(string(b), fmt.Sprintf(`"topology": %d`, bus.TopologyVersion), `"topology": 99`, 1))
-			})
-		}},
-		{name: "another prefix", want: backup.ErrOther, opts: []bustest.Option{bustest.WithPrefix("acme")}},
-		{name: "of a cluster", want: backup.ErrOther, edit: func(t *testing.T, dir string) {
-			change(t, dir, "manifest.json", func(b []byte) []byte {
-				return []byte(strings.Replace(string(b), `"replicas": 1`, `"replicas": 3`, 1))
-			})
-		}},
-		{name: "not empty", want: backup.ErrNotEmpty, fill: func(t *testing.T, env *bustest.Env) {
-			if _, err := env.Conn(bus.RoleAPI).JetStream().Publish(ctx, bus.Outgoing{Subject: "evt.x.y.z.lc", Data: []byte("{}")}); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{name: "in use", want: backup.ErrInUse, fill: func(t *testing.T, env *bustest.Env) {
-			js := env.Conn(bus.RoleWorker).JetStream() // closed after the pull has ended
-			pulling, cancel := context.WithCancel(ctx)
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				_, err := js.Pull(pulling, bus.JobsStream("core"), bus.LaneConsumer(jobs.Normal, 0), 1, time.Minute)
-				if err != nil && pulling.Err() == nil {
-					t.Errorf("Pull: %v", err)
-				}
-			})
-			t.Cleanup(func() { cancel(); wg.Wait() })
-			for n := 0; n == 0; {
-				var err error
-				if n, err = env.Conn(bus.RoleAdmin).Pulling(ctx); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}},
+		{"whole", "manifest.json", func(b []byte) []byte { return b }, nil},
+		{"no manifest", "manifest.json", nil, backup.ErrDamaged},
+		{"no JSON", "manifest.json", func(b []byte) []byte { return b[:len(b)/2] }, backup.ErrDamaged},
+		{"missing file", "EVT.snapshot", nil, backup.ErrDamaged},
+		{"altered file", "EVT.snapshot", func(b []byte) []byte { b[len(b)/2] ^= 1; return b }, backup.ErrDamaged},
+		{"cut file", "EVT.snapshot", func(b []byte) []byte { return b[:len(b)-1] }, backup.ErrDamaged},
+		{"a file elsewhere", "manifest.json", replace(`"EVT.snapshot"`, `"../EVT.snapshot"`), backup.ErrDamaged},
+		{"newer streams", "manifest.json", replace(fmt.Sprintf(`"topology": %d`, bus.TopologyVersion), `"topology": 99`), backup.ErrNewer},
+		{"newer format", "manifest.json", replace(fmt.Sprintf(`"format": %d`, backup.Format), `"format": 99`), backup.ErrNewer},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			dir := filepath.Join(t.TempDir(), "backup")
-			if err := os.CopyFS(dir, os.DirFS(whole)); err != nil {
-				t.Fatal(err)
+			dir := copied(t, whole)
+			if tt.change == nil {
+				if err := os.Remove(filepath.Join(dir, tt.file)); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				change(t, dir, tt.file, tt.change)
 			}
-			if tt.edit != nil {
-				tt.edit(t, dir)
+			if _, err := backup.Verify(t.Context(), dir); !errors.Is(err, tt.want) {
+				t.Errorf("got %v, want %v", err, tt.want)
 			}
-			env := bustest.Start(t, tt.opts...)
+		})
+	}
+}
+
+// TestRefusals: what must not be restored, with nothing changed.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	whole := written(t)
+	publish := func(t *testing.T, env *bustest.Env) {
+		t.Helper()
+		if _, err := env.Conn(bus.RoleAPI).JetStream().Publish(bustest.Context(t), bus.Outgoing{Subject: "evt.x.y.z.lc", Data: []byte("{}")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name     string
+		old, new string // in the manifest
+		prefix   string
+		fill     func(t *testing.T, env *bustest.Env)
+		want     error
+	}{
+		{name: "damaged", old: `"sha256": "`, new: `"sha256": "0`, want: backup.ErrDamaged},
+		{name: "another prefix", prefix: "acme", want: backup.ErrOther},
+		{name: "of a cluster", old: `"replicas": 1`, new: `"replicas": 3`, want: backup.ErrOther},
+		{name: "in use", want: backup.ErrInUse, fill: pulling},
+		{name: "not empty", want: backup.ErrNotEmpty, fill: publish},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, dir := bustest.Context(t), copied(t, whole)
+			change(t, dir, "manifest.json", func(b []byte) []byte { return []byte(strings.Replace(string(b), tt.old, tt.new, 1)) })
+			env := bustest.Start(t, bustest.WithPrefix(cmp.Or(tt.prefix, bus.DefaultPrefix)))
 			if tt.fill != nil {
 				tt.fill(t, env)
 			}
-			want := contents(ctx, t, env.Conn(bus.RoleAdmin))
-			if _, err := backup.Restore(ctx, env.Conn(bus.RoleAdmin), dir, false, nil); !errors.Is(err, tt.want) {
+			admin := env.Conn(bus.RoleAdmin)
+			want := contents(ctx, t, admin)
+			if _, err := backup.Restore(ctx, admin, dir, false, nil); !errors.Is(err, tt.want) {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
-			if diff := cmp.Diff(want, contents(ctx, t, env.Conn(bus.RoleAdmin))); diff != "" {
+			if diff := gocmp.Diff(want, contents(ctx, t, admin)); diff != "" {
 				t.Errorf("something was changed: %s", diff)
 			}
 			if tt.want != backup.ErrNotEmpty {
 				return
 			}
-			if _, err := backup.Restore(ctx, env.Conn(bus.RoleAdmin), dir, true, nil); err != nil {
+			if _, err := backup.Restore(ctx, admin, dir, true, nil); err != nil {
 				t.Errorf("with replace: %v", err)
 			}
-			if got := contents(ctx, t, env.Conn(bus.RoleAdmin))[bus.StreamEvents]; len(got) != 1 || got[0].Subject != "hd.evt.a.b.c.lc" {
+			if got := contents(ctx, t, admin)[bus.StreamEvents]; len(got) != 1 || got[0].Subject != "hd.evt.a.b.c.lc" {
 				t.Errorf("with replace: got %+v, want the backup's", got)
 			}
 		})
+	}
+}
+
+// pulling leaves a worker waiting at a consumer until the test ends.
+func pulling(t *testing.T, env *bustest.Env) {
+	js, admin := env.Conn(bus.RoleWorker).JetStream(), env.Conn(bus.RoleAdmin)
+	ctx, cancel := context.WithCancel(bustest.Context(t))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, err := js.Pull(ctx, bus.JobsStream("core"), bus.LaneConsumer(jobs.Normal, 0), 1, time.Minute)
+		if err != nil && ctx.Err() == nil {
+			t.Errorf("Pull: %v", err)
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	for n := 0; n == 0; {
+		var err error
+		if n, err = admin.Pulling(ctx); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -343,13 +377,6 @@ func TestWriteRefusesAFullFolder(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
-	}
-}
-
-func remove(t *testing.T, dir, name string) {
-	t.Helper()
-	if err := os.Remove(filepath.Join(dir, name)); err != nil {
-		t.Fatal(err)
 	}
 }
 
