@@ -104,6 +104,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		{"schedule records", repeats.store.Run},
 		{"schedules", repeats.loop.Run},
 		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Log: r.Log}).Run},
+		{"orphans", (&control.Orphans{Jobs: client, Index: index, Log: r.Log}).Run},
 		{"reconciler", (&control.Reconciler{
 			Store: store, Jobs: index, Every: r.ReconcileEvery, Grace: r.ReconcileEvery, Repaired: repaired, Log: r.Log,
 		}).Run},

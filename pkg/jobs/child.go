@@ -253,3 +253,28 @@ func (c *Child) await(ctx context.Context, job Job, ended <-chan Job, see func(S
 	}
 	return c.s.complete(ctx, job)
 }
+
+// CancelOrphan cancels a called job whose parent has ended, unless the job is
+// shared. It reports whether there was something to do.
+func (s *Service) CancelOrphan(ctx context.Context, k Key) (bool, error) {
+	job, err := s.read(ctx, k)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if job.State.Terminal() || job.CancelRequested || job.Call == nil || job.Call.Shared {
+		return false, nil
+	}
+	parent, err := s.cfg.Ledger.Last(ctx, Key{Tenant: k.Tenant, Owner: k.Owner, ID: job.ParentID}, true)
+	switch {
+	case errors.Is(err, ErrNotFound): // it had events, and they are gone
+	case err != nil:
+		return false, err
+	case !parent.Job.State.Terminal():
+		return false, nil
+	}
+	_, err = s.Cancel(ctx, job.Caller, job.ID)
+	return err == nil, err
+}

@@ -104,6 +104,9 @@ type Index interface {
 	List(ctx context.Context, q Query) (page []Job, next string, err error)
 	// Ahead is roughly how many jobs wait before j in its lane.
 	Ahead(j Job) int
+	// Children counts the jobs of the same owner that have k as their parent,
+	// by state; nil when there are none.
+	Children(k Key) map[State]int
 }
 
 // Feed tells when jobs end and how far they have come.

@@ -52,6 +52,9 @@ func (s *Service) Get(ctx context.Context, c identity.Caller, id string) (Job, e
 // complete adds what a record leaves out.
 func (s *Service) complete(ctx context.Context, job Job) (Job, error) {
 	job.WaitingReason = s.waiting(job)
+	if s.cfg.Index != nil {
+		job.Children = s.cfg.Index.Children(job.Key())
+	}
 	switch {
 	case job.State == Queued && s.cfg.Index != nil:
 		n := s.cfg.Index.Ahead(job)

@@ -58,7 +58,7 @@ type Child struct {
 	// Output is nil when the child failed.
 	Output    json.RawMessage
 	Artifacts []artifacts.Ref
-	// Err is why the child failed, nil if it succeeded.
+	// Err is why the child itself failed, nil if it succeeded.
 	Err *Error
 }
 

@@ -202,7 +202,7 @@ func (m *mapping) do(ctx context.Context) error {
 		failed = fmt.Errorf("map %s: %w", m.pack, context.Cause(ctx))
 	}
 	if m.o.Each == nil {
-		m.fill(failed)
+		m.fill()
 	}
 	return failed
 }
@@ -248,8 +248,12 @@ func (m *mapping) report() {
 // take notes a child that has ended and hands on those whose turn it is. An
 // error ends the Map.
 func (m *mapping) take(c mapped, over bool) error {
-	if c.err != nil {
-		c.child.Err, c.child.Output = givenUp(c.err), nil
+	switch {
+	case c.err == nil || c.child.Err != nil:
+	case over: // the error is that of what ended the Map
+		c.child.Err = givenUp(nil)
+	default:
+		c.child.Err = givenUp(c.err)
 	}
 	m.waiting[c.i] = c.child
 	if over {
@@ -302,14 +306,11 @@ func (m *mapping) deliver() error {
 }
 
 // fill completes the results of a Map that ended early.
-func (m *mapping) fill(err error) {
+func (m *mapping) fill() {
 	for i := m.delivered; i < m.in.n; i++ {
 		c, ok := m.waiting[i]
 		if !ok {
-			c = Child{Pack: named(m.pack), Err: givenUp(err)}
-			if c.Err.Code != Cancelled {
-				c.Err = givenUp(nil)
-			}
+			c = Child{Pack: named(m.pack), Err: givenUp(nil)}
 		}
 		m.kept = append(m.kept, c)
 	}

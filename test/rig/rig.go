@@ -105,6 +105,7 @@ func (r *Rig) start(conn *bus.Conn, extra []packs.Pack) {
 	r.Index = jobindex.New(js, r.Store, r.Hub, 0, r.Log)
 	r.Jobs = jobs.New(r.Config())
 	r.Background("index", r.Index.Run)
+	r.Background("orphans", (&control.Orphans{Jobs: r.Jobs, Index: r.Index, Every: 200 * time.Millisecond, Log: r.Log}).Run)
 	r.Background("mover", (&control.Mover{JS: js, Store: r.Store, Log: r.Log}).Run)
 	r.Background("consequences", (&control.Consequences{JS: js, Store: r.Store, Artifacts: r.Arts, Log: r.Log}).Run)
 }

@@ -41,6 +41,7 @@ type entry struct {
 	sequence      uint64 // of the event raw came from, 0: none heard of
 	raw           []byte
 	job           *jobs.Job
+	parent        string // id, empty for none
 	// subject is where the message of a job lies of which only the headers
 	// are known; empty for all others.
 	subject string
@@ -66,7 +67,8 @@ type Index struct {
 
 	mu      sync.Mutex // guards the fields below
 	byID    map[string]*entry
-	ordered []*entry // by id, which orders by time of submit; sorted lazily
+	kin     map[string]map[string]*entry // the children of a job, by both ids
+	ordered []*entry                     // by id, which orders by time of submit; sorted lazily
 	sorted  bool
 	round   uint64
 	heard   uint64 // the highest sequence of an event
@@ -77,7 +79,7 @@ func New(js bus.JetStream, store *jobstore.Store, hub *jobfeed.Hub, limit int, l
 	if limit <= 0 {
 		limit = DefaultLimit
 	}
-	x := &Index{js: js, store: store, hub: hub, limit: limit, log: log, ready: make(chan struct{}), byID: map[string]*entry{}, sorted: true}
+	x := &Index{js: js, store: store, hub: hub, limit: limit, log: log, ready: make(chan struct{}), byID: map[string]*entry{}, kin: map[string]map[string]*entry{}, sorted: true}
 	hub.Tap(x.hear)
 	return x
 }
@@ -133,7 +135,7 @@ func (x *Index) scan(ctx context.Context) error {
 	err := x.js.Scan(ctx, bus.StreamEvents, []string{"evt.*.*.*.lc"}, x.mark+1, func(m bus.Message) error {
 		t := strings.Split(m.Subject, ".")
 		if typ := m.Header["ce-type"]; len(t) == 5 && len(typ) > 0 {
-			x.put(t[1], t[2], t[3], stateOf(typ[0]), m.Sequence, m.Data)
+			x.put(t[1], t[2], t[3], stateOf(typ[0]), m.Sequence, m.Data, first(m.Header[parentHeader]))
 		}
 		return nil
 	})
@@ -193,6 +195,7 @@ func (x *Index) waiting(job jobs.Job, round uint64) {
 		e = x.add(k.Tenant, k.Owner, k.ID)
 		e.state = job.State
 	}
+	x.relate(e, job.ParentID)
 	e.seen = round
 	if job.State == jobs.Queued {
 		e.due()
@@ -207,9 +210,9 @@ func (x *Index) forgetGone(round uint64) {
 	defer x.mu.Unlock()
 	// A job heard of as queued that was not found twice was cancelled or
 	// claimed, and its event was lost on the way.
-	for id, e := range x.byID {
+	for _, e := range x.byID {
 		if (e.state == jobs.Queued || e.state == jobs.Scheduled) && e.sequence == 0 && e.seen+2 <= round {
-			delete(x.byID, id)
+			x.forget(e)
 			x.sorted = false
 		}
 	}
@@ -219,7 +222,7 @@ func (x *Index) forgetGone(round uint64) {
 func (x *Index) hear(m jobfeed.Message) {
 	switch m.Kind {
 	case events.KindLifecycle:
-		x.put(m.Tenant, m.Owner, m.JobID, stateOf(m.Type), m.Sequence, m.Data)
+		x.put(m.Tenant, m.Owner, m.JobID, stateOf(m.Type), m.Sequence, m.Data, first(m.Header[parentHeader]))
 	case events.KindQueued:
 		x.queued(m)
 	}
@@ -240,7 +243,12 @@ func (x *Index) queued(m jobfeed.Message) {
 	_, subject, _ := strings.Cut(first(m.Header["Nats-Subject"]), ".")
 	if s, err := events.Parse(subject); err == nil {
 		job.Pool, job.Priority, e.subject = s.Pool, s.Lane, subject
+		if depth := jobs.LaneDepth(s.Lane); depth > 0 { // its priority is in the record
+			job.Priority, job.Call = "", &jobs.Called{Depth: depth}
+		}
 	}
+	job.ParentID = first(m.Header[parentHeader])
+	x.relate(e, job.ParentID)
 	job.CreatedAt, _ = time.Parse(time.RFC3339Nano, first(m.Header["ce-time"]))
 	e.job = &job
 }
@@ -296,7 +304,7 @@ func stateOf(typ string) jobs.State {
 	return ""
 }
 
-func (x *Index) put(tenant, owner, id string, state jobs.State, sequence uint64, raw []byte) {
+func (x *Index) put(tenant, owner, id string, state jobs.State, sequence uint64, raw []byte, parent string) {
 	if state == "" {
 		return
 	}
@@ -306,6 +314,7 @@ func (x *Index) put(tenant, owner, id string, state jobs.State, sequence uint64,
 	if e == nil {
 		e = x.add(tenant, owner, id)
 	}
+	x.relate(e, parent)
 	x.heard = max(x.heard, sequence)
 	if sequence <= e.sequence {
 		return // an older event, read after a newer one was heard
@@ -341,7 +350,7 @@ func (x *Index) evict() {
 	keep := x.ordered[:0]
 	for _, e := range x.ordered {
 		if over > 0 && e.state.Terminal() {
-			delete(x.byID, e.id)
+			x.forget(e)
 			over--
 			continue
 		}

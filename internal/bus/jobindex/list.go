@@ -143,7 +143,7 @@ func (x *Index) Ahead(j jobs.Job) int {
 		if e.state != jobs.Queued || e.id >= j.ID {
 			continue
 		}
-		if other, ok := e.record(); ok && other.Pool == j.Pool && other.Priority == j.Priority {
+		if other, ok := e.record(); ok && other.Pool == j.Pool && other.Lane() == j.Lane() {
 			n++
 		}
 	}

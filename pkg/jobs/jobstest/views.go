@@ -164,3 +164,29 @@ func (w *World) Cancel(_ context.Context, _ string, k jobs.Key) {
 		cancel()
 	}
 }
+
+// Children implements jobs.Index.
+func (x index) Children(k jobs.Key) map[jobs.State]int {
+	x.w.mu.Lock()
+	defer x.w.mu.Unlock()
+	out := map[jobs.State]int{}
+	count := func(j jobs.Job) {
+		if own := j.Key(); j.ParentID == k.ID && own.Tenant == k.Tenant && own.Owner == k.Owner {
+			out[j.State]++
+		}
+	}
+	for _, l := range x.w.lives {
+		if l.last != nil {
+			count(l.last.Job)
+		}
+	}
+	for _, s := range x.w.queue {
+		if l := x.w.lives[s.Job.ID]; l == nil || l.last == nil {
+			count(s.Job)
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
