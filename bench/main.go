@@ -16,32 +16,60 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/pprof"
 
 	"github.com/helmdeck/helmdeck/internal/app/flags"
+	"github.com/helmdeck/helmdeck/internal/cli"
 )
 
 var (
-	count    = flag.Int("jobs", 40000, "jobs in each throughput run")
-	flight   = flag.Int("flight", 256, "jobs in flight")
-	rounds   = flag.Int("rounds", 3, "rounds; the two sides take turns and medians are printed")
-	calls    = flag.Int("calls", 1000, "idle calls through REST")
-	only     = flag.String("only", "", "throughput, latency, memory or scale; all but scale by default")
-	binary   = flag.String("helmdeck", "", "helmdeck binary; built when empty")
-	queued   = flag.Int("queued", 100_000, "jobs in the queue of the scale run")
-	due      = flag.Int("due", 10_000, "jobs due at one moment in the scale run")
-	watchers = flag.Int("watchers", 2000, "event streams of the scale run")
-	cpu      = flag.String("cpuprofile", "", "write a CPU profile of the job side of the throughput runs")
+	count     = flag.Int("jobs", 40000, "jobs in each throughput run")
+	flight    = flag.Int("flight", 256, "jobs in flight")
+	rounds    = flag.Int("rounds", 3, "rounds; the two sides take turns and medians are printed")
+	calls     = flag.Int("calls", 1000, "idle calls through REST")
+	only      = flag.String("only", "", "throughput, latency, memory or scale; all but scale by default")
+	binary    = flag.String("helmdeck", "", "helmdeck binary; built when empty")
+	queued    = flag.Int("queued", 100_000, "jobs in the queue of the scale run")
+	due       = flag.Int("due", 10_000, "jobs due at one moment in the scale run")
+	watchers  = flag.Int("watchers", 2000, "event streams of the scale run")
+	cpu       = flag.String("cpuprofile", "", "write a CPU profile of the job side of the throughput runs")
+	block     = flag.String("blockprofile", "", "write a block profile of the job side of the throughput runs")
+	profile   = flag.String("profile", "embedded", "bus profile of helmdeck up: embedded, or single to sync every write")
+	serverCPU = flag.String("serverprofile", "", "write a CPU profile of the server")
 )
 
+// serveEnv makes this program helmdeck, with a CPU profile into the file it
+// names.
+const serveEnv = "HELMDECK_BENCH_SERVE"
+
 func main() {
-	flag.Parse()
 	flags.TuneGC() // as every process of helmdeck
+	if file := os.Getenv(serveEnv); file != "" {
+		serve(file)
+	}
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// serve is helmdeck with a CPU profile.
+func serve(file string) {
+	f, err := os.Create(file)
+	if err == nil {
+		err = pprof.StartCPUProfile(f)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench: profile of the server:", err)
+		os.Exit(1)
+	}
+	code := cli.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	pprof.StopCPUProfile()
+	_ = f.Close() // an empty profile says it
+	os.Exit(code)
 }
 
 func run(ctx context.Context) error {

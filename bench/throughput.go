@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/pprof"
 	"slices"
 	"strconv"
@@ -201,7 +203,11 @@ func dial(ctx context.Context, p *process, role bus.Role) (*side, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := bus.Connect(ctx, bus.Config{URL: url, User: role, Password: creds.Password, Name: "bench", Profile: bus.Embedded()})
+	busProfile, err := bus.ProfileByName(*profile)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := bus.Connect(ctx, bus.Config{URL: url, User: role, Password: creds.Password, Name: "bench", Profile: busProfile})
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +287,24 @@ func throughJobs(ctx context.Context, p *process) (float64, error) {
 		}
 		defer pprof.StopCPUProfile()
 	}
+	if *block != "" {
+		runtime.SetBlockProfileRate(int(10 * time.Microsecond))
+		defer func() {
+			runtime.SetBlockProfileRate(0)
+			if err := writeBlocks(); err != nil {
+				fmt.Fprintln(os.Stderr, "bench: block profile:", err)
+			}
+		}()
+	}
 	return drive(ctx, svc)
+}
+
+func writeBlocks() error {
+	f, err := os.Create(*block)
+	if err != nil {
+		return err
+	}
+	return errors.Join(pprof.Lookup("block").WriteTo(f, 0), f.Close())
 }
 
 func drive(ctx context.Context, svc *jobs.Service) (float64, error) {

@@ -23,8 +23,12 @@ type process struct {
 // start runs helmdeck up with extra arguments and returns once it is ready.
 func start(ctx context.Context, dir, listen string, args ...string) (*process, error) {
 	p := &process{dir: dir, url: "http://" + listen}
-	p.cmd = exec.CommandContext(ctx, *binary, append([]string{"up", "--data", dir, "--listen", listen, "--log-level", "error"}, args...)...)
+	p.cmd = exec.CommandContext(ctx, *binary, append([]string{"up", "--data", dir, "--listen", listen, "--log-level", "error", "--profile", *profile}, args...)...)
 	p.cmd.Env = append(os.Environ(), "HELMDECK_TEST_PACKS=1")
+	if *serverCPU != "" { // this program once more, with a profile
+		p.cmd.Path, _ = os.Executable()
+		p.cmd.Env = append(p.cmd.Env, serveEnv+"="+*serverCPU)
+	}
 	p.cmd.Stderr = os.Stderr
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
