@@ -20,6 +20,9 @@ const (
 	quiet = 250 * time.Millisecond
 	// handBack bounds the drain of a pull that was given up.
 	handBack = 500 * time.Millisecond
+	// pullSpare is room for the status that ends a pull and for heartbeats
+	// that nobody reads while it is handed back.
+	pullSpare = 16
 )
 
 // pullRequest is the body of CONSUMER.MSG.NEXT, durations in nanoseconds.
@@ -84,7 +87,10 @@ func (p *puller) once(ctx context.Context, req pullRequest) (ds []Delivery, agai
 	wait, release := c.whileUp(wait)
 	defer release()
 	inbox := c.nc.NewInbox()
-	sub, err := c.nc.SubscribeSync(inbox)
+	// Room for all the server may send, so that nothing is ever lost here; the
+	// library's own channel would be half a megabyte.
+	arrived := make(chan *nats.Msg, req.Batch+pullSpare)
+	sub, err := c.nc.ChanSubscribe(inbox, arrived)
 	if err != nil {
 		return nil, false, c.translate(err)
 	}
@@ -93,14 +99,14 @@ func (p *puller) once(ctx context.Context, req pullRequest) (ds []Delivery, agai
 		if done || errors.Is(context.Cause(wait), errLost) {
 			_ = sub.Unsubscribe() // fails only on a closed connection
 		} else {
-			p.abandon(sub)
+			p.abandon(sub, arrived)
 		}
 	}()
 	if err := c.send(wait, p.subject, nil, func() error { return c.nc.PublishRequest(p.subject, inbox, body) }); err != nil {
 		return nil, false, waitEnded(ctx, c.translate(lostCause(wait, err)))
 	}
 	for len(ds) < req.Batch {
-		m, err := p.next(wait, sub, req, len(ds) > 0)
+		m, err := p.next(wait, arrived, req, len(ds) > 0)
 		if err != nil {
 			return p.interrupted(ctx, ds, lostCause(wait, err))
 		}
@@ -118,7 +124,12 @@ func (p *puller) once(ctx context.Context, req pullRequest) (ds []Delivery, agai
 }
 
 // next waits for a message or for the silence that means none will come.
-func (p *puller) next(ctx context.Context, sub *nats.Subscription, req pullRequest, some bool) (*nats.Msg, error) {
+func (p *puller) next(ctx context.Context, arrived <-chan *nats.Msg, req pullRequest, some bool) (*nats.Msg, error) {
+	select {
+	case m := <-arrived:
+		return m, nil
+	default:
+	}
 	limit := req.Expires + time.Second
 	switch {
 	case some:
@@ -126,9 +137,16 @@ func (p *puller) next(ctx context.Context, sub *nats.Subscription, req pullReque
 	case req.Heartbeat > 0:
 		limit = 2*req.Heartbeat + time.Second
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return sub.NextMsgWithContext(ctx)
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case m := <-arrived:
+		return m, nil
+	case <-timer.C:
+		return nil, nats.ErrTimeout
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // interrupted decides what a pull whose wait broke off returns.
@@ -175,19 +193,22 @@ func waitEnded(ctx context.Context, err error) error {
 // abandon ends the request on the server by dropping its inbox, and hands back
 // at once what was on its way: it would otherwise come again only after
 // AckWait.
-func (p *puller) abandon(sub *nats.Subscription) {
+func (p *puller) abandon(sub *nats.Subscription, arrived <-chan *nats.Msg) {
 	if err := sub.Drain(); err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), handBack)
 	defer cancel()
+	// The server answers after all that it had sent to the inbox.
+	_ = p.conn.nc.FlushWithContext(ctx) // or the connection went, and all with it
 	for {
-		m, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
+		select {
+		case m := <-arrived:
+			if m.Reply != "" {
+				_ = p.conn.nc.Publish(m.Reply, nak(0)) // lost: AckWait brings it back
+			}
+		default:
 			return
-		}
-		if m.Reply != "" {
-			_ = p.conn.nc.Publish(m.Reply, nak(0)) // lost: AckWait brings it back
 		}
 	}
 }
@@ -207,7 +228,8 @@ func (c *Conn) delivery(stream string, m *nats.Msg) *delivery {
 	d := &delivery{conn: c, reply: m.Reply, msg: Message{
 		Stream: stream, Subject: c.names.plain(m.Subject), Header: plainHeader(m.Header), Data: m.Data,
 	}}
-	t := strings.Split(m.Reply, ".")
+	var tokens [16]string
+	t := splitInto(tokens[:0], m.Reply)
 	at := 4
 	if len(t) > 9 {
 		at = 6
@@ -219,6 +241,17 @@ func (c *Conn) delivery(stream string, m *nats.Msg) *delivery {
 	d.msg.Sequence = parseUint(t[at+1])
 	d.msg.Time = time.Unix(0, int64(parseUint(t[at+3])))
 	return d
+}
+
+// splitInto is strings.Split by dots into an array of the caller's.
+func splitInto(t []string, s string) []string {
+	for {
+		head, rest, more := strings.Cut(s, ".")
+		if t = append(t, head); !more {
+			return t
+		}
+		s = rest
+	}
 }
 
 func parseUint(s string) uint64 {
@@ -264,7 +297,11 @@ func (d *delivery) Working(ctx context.Context) error {
 }
 
 func (d *delivery) tell(ctx context.Context, verb string, body []byte) error {
-	ctx, cancel := d.conn.bound(ctx, d.conn.timeout)
+	c := d.conn
+	if c.deniedN.Load() == 0 && ctx.Err() == nil && c.nc.Publish(d.reply, body) == nil {
+		return nil
+	}
+	ctx, cancel := c.bound(ctx, c.timeout)
 	defer cancel()
 	err := d.conn.send(ctx, d.reply, nil, func() error { return d.conn.nc.Publish(d.reply, body) })
 	if err != nil {

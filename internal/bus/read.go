@@ -118,18 +118,14 @@ func (c *Conn) message(stream string, s stored) Message {
 	}
 }
 
+// plainHeader drops the server's own headers from h.
 func plainHeader(h nats.Header) map[string][]string {
-	var out map[string][]string
-	for k, v := range h {
+	for k := range h {
 		if strings.HasPrefix(k, headerPrefix) {
-			continue
+			delete(h, k)
 		}
-		if out == nil {
-			out = make(map[string][]string, len(h))
-		}
-		out[k] = v
 	}
-	return out
+	return h
 }
 
 func (j *jetStream) Scan(ctx context.Context, stream string, filters []string, from uint64, fn func(Message) error) error {

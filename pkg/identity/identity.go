@@ -70,9 +70,15 @@ func (c Caller) Owns(tenantToken, owner string) bool {
 	return c.TenantToken() == tenantToken && c.Owner() == owner
 }
 
+var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567")
+
+// digest is the first 16 characters of the lower-case base32 SHA-256 of s,
+// which ten bytes make.
 func digest(s string) string {
 	sum := sha256.Sum256([]byte(s))
-	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:16]
+	var text [16]byte
+	lowerBase32.Encode(text[:], sum[:10])
+	return string(text[:])
 }
 
 type contextKey struct{}
