@@ -90,6 +90,7 @@ type message struct {
 func (m *message) Submission() (jobs.Submission, error) { return jobs.Submission{}, nil }
 func (m *message) Delivered() uint64                    { return m.delivered }
 func (m *message) Ack(context.Context) error            { m.ended = append(m.ended, "ack"); return nil }
+func (m *message) AckLater(ctx context.Context) error   { return m.Ack(ctx) }
 func (m *message) Nak(context.Context, time.Duration) error {
 	m.ended = append(m.ended, "nak")
 	return nil

@@ -115,9 +115,9 @@ func (a *attempt) finish(ctx context.Context, out packs.Outcome, o outcome) (job
 	failpoint.Hit(failpoint.FinishAfterTerminal)
 	a.publish(ctx, job.Artifacts)
 	failpoint.Hit(failpoint.FinishAfterPublish)
-	ackCtx, cancel := context.WithTimeout(ctx, busTimeout)
-	defer cancel()
-	if err := d.Ack(ackCtx); err != nil {
+	// The end is stored: a message whose acknowledgement is lost comes again
+	// and is then acknowledged, so nobody need wait for the confirmation.
+	if err := d.AckLater(ctx); err != nil {
 		a.log.Warn().Err(err).Msg("ended job not acknowledged; its message comes again and is then")
 	}
 	failpoint.Hit(failpoint.FinishAfterAck)

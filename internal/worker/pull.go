@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/helmdeck/helmdeck/pkg/jobs"
@@ -49,6 +50,10 @@ type puller struct {
 	opened   chan struct{} // a depth that was full has room again
 	running  *sync.WaitGroup
 	polls    sync.WaitGroup
+	// work feeds goroutines that have run a job already: a new one has its
+	// stack grown several times by the first. Closed by finish.
+	work chan task
+	idle atomic.Int64 // goroutines that wait for work, at most slots
 	// loaded: the last sweep filled every slot it held. Touched by run only.
 	loaded bool
 	log    func(error, Lane)
@@ -66,7 +71,7 @@ type arrival struct {
 }
 
 func newPuller(w *Worker, pool string, slots int, running *sync.WaitGroup) *puller {
-	p := &puller{w: w, lanes: w.cfg.Source.Lanes(pool), slots: slots, free: make(chan struct{}, slots), running: running}
+	p := &puller{w: w, lanes: w.cfg.Source.Lanes(pool), slots: slots, free: make(chan struct{}, slots), running: running, work: make(chan task)}
 	p.wanted, p.opened = make(chan struct{}, 1), make(chan struct{}, 1)
 	p.polling = make([]bool, len(p.lanes))
 	p.arrivals = make(chan arrival, len(p.lanes))
@@ -225,15 +230,40 @@ func (p *puller) giveBack(ctx context.Context, d Delivery) {
 
 // start runs one delivery in a slot the puller holds.
 func (p *puller) start(runCtx context.Context, d Delivery, depth int) {
-	s := p.occupy(depth)
+	t := task{d, p.occupy(depth)}
+	select {
+	case p.work <- t:
+		return
+	default:
+	}
 	p.running.Go(func() {
-		defer s.end()
-		p.w.handle(runCtx, d, s)
+		for ok := true; ok; t, ok = p.another() {
+			p.w.handle(runCtx, t.d, t.s)
+			t.s.end()
+		}
 	})
+}
+
+// task is a delivery with the slot it holds.
+type task struct {
+	d Delivery
+	s *slot
+}
+
+// another waits for the next task of a goroutine that has run one, unless
+// enough wait already.
+func (p *puller) another() (task, bool) {
+	defer p.idle.Add(-1)
+	if p.idle.Add(1) > int64(p.slots) {
+		return task{}, false
+	}
+	t, ok := <-p.work
+	return t, ok
 }
 
 // finish waits for the long polls and gives back what they brought late.
 func (p *puller) finish(runCtx context.Context) {
+	close(p.work)
 	p.polls.Wait()
 	close(p.arrivals)
 	for a := range p.arrivals {

@@ -21,10 +21,10 @@ const (
 type reporter struct {
 	ctx     context.Context //nolint:containedctx // the reporter lives as long as the run it reports on
 	reports Reports
-	key     jobs.Key
-	attempt int
+	job     jobs.Job
 	sign    func()
 
+	// Made with the first report, as most runs have none.
 	wake    chan struct{}
 	closing chan struct{}
 	done    chan struct{}
@@ -39,10 +39,7 @@ type reporter struct {
 }
 
 func newReporter(ctx context.Context, r Reports, job jobs.Job, sign func()) *reporter {
-	return &reporter{
-		ctx: context.WithoutCancel(ctx), reports: r, key: job.Key(), attempt: job.Attempt, sign: sign,
-		wake: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
-	}
+	return &reporter{ctx: ctx, reports: r, job: job, sign: sign}
 }
 
 func (r *reporter) progress(percent float64, message string) {
@@ -74,11 +71,15 @@ func clip(s string) string {
 
 func (r *reporter) kick() {
 	r.mu.Lock()
-	if !r.started && !r.closed {
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	if !r.started {
 		r.started = true
+		r.wake, r.closing, r.done = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 		go r.loop()
 	}
-	r.mu.Unlock()
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -115,14 +116,14 @@ func (r *reporter) flush() {
 	from := r.sent
 	r.sent += len(lines)
 	r.mu.Unlock()
-	ctx, cancel := context.WithTimeout(r.ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 2*time.Second)
 	defer cancel()
 	// Progress and logs may be lost; the lifecycle may not.
 	if latest != nil {
-		_ = r.reports.Progress(ctx, r.key, *latest, r.attempt)
+		_ = r.reports.Progress(ctx, r.job.Key(), *latest, r.job.Attempt)
 	}
 	if len(lines) > 0 {
-		_ = r.reports.Log(ctx, r.key, from, lines, r.attempt)
+		_ = r.reports.Log(ctx, r.job.Key(), from, lines, r.job.Attempt)
 	}
 }
 
@@ -133,8 +134,8 @@ func (r *reporter) close() {
 	r.closed = true
 	started := r.started
 	r.mu.Unlock()
-	close(r.closing)
 	if started {
+		close(r.closing)
 		<-r.done
 	}
 }

@@ -49,7 +49,11 @@ type Delivery interface {
 	Submission() (jobs.Submission, error)
 	// Delivered counts deliveries of the message, 1 for the first.
 	Delivered() uint64
+	// Ack ends the message and waits for the confirmation.
 	Ack(ctx context.Context) error
+	// AckLater ends the message without a confirmation: if it is lost, the
+	// message comes again.
+	AckLater(ctx context.Context) error
 	Nak(ctx context.Context, delay time.Duration) error
 	Working(ctx context.Context) error
 	Term(ctx context.Context, reason string) error
