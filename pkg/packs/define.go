@@ -253,6 +253,9 @@ func (p *pack[In, Out]) Handle(ctx context.Context, run *Run, input json.RawMess
 
 // CheckOutput implements Pack.
 func (p *pack[In, Out]) CheckOutput(output json.RawMessage) error {
+	if p.output.quick.Valid(output) {
+		return nil
+	}
 	value, err := parseJSON(output)
 	if err != nil {
 		return Fail(InvalidOutput, err, "the pack produced output that is not JSON; report this")
@@ -272,6 +275,9 @@ func (p *pack[In, Out]) clean(input json.RawMessage) (clean json.RawMessage, war
 	if int64(len(input)) > p.info.MaxInputBytes {
 		return nil, nil, Errorf(PayloadTooLarge, "the input of %s has %d bytes, at most %d are allowed; upload large content as an artifact",
 			p.info.Name, len(input), p.info.MaxInputBytes)
+	}
+	if clean, ok := p.input.quick.Clean(input); ok {
+		return clean, nil, nil
 	}
 	value, err := parseObject(input)
 	if err != nil {

@@ -10,15 +10,19 @@ import (
 
 	"github.com/invopop/jsonschema"
 	validator "github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/helmdeck/helmdeck/pkg/packs/shape"
 )
 
-// schema is a JSON Schema in the three forms a pack needs: the text surfaces
-// show, the compiled form that finds all faults, and the tree that knows
-// which keys belong to which object.
+// schema is a JSON Schema in the four forms a pack needs: the text surfaces
+// show, the compiled form that finds all faults, the tree that knows which
+// keys belong to which object, and the quick form that accepts most of what
+// has no fault.
 type schema struct {
 	text     json.RawMessage
 	compiled *validator.Schema
 	root     *node
+	quick    *shape.Shape
 	required map[string]bool // the top-level keys
 }
 
@@ -70,7 +74,7 @@ func deriveSchema(id string, t reflect.Type, defaults json.RawMessage) (*schema,
 	if err != nil {
 		return nil, fmt.Errorf("compile schema: %w", err)
 	}
-	return &schema{text: text, compiled: compiled, root: newNode(doc), required: required}, nil
+	return &schema{text: text, compiled: compiled, root: newNode(doc), quick: shape.Compile(doc), required: required}, nil
 }
 
 // noLoader forbids references to other documents.
