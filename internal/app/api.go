@@ -105,6 +105,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		{"schedules", repeats.loop.Run},
 		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Log: r.Log}).Run},
 		{"orphans", (&control.Orphans{Jobs: client, Index: index, Log: r.Log}).Run},
+		{"expirer", (&control.Expirer{Store: store, Artifacts: arts, Log: r.Log}).Run},
 		{"reconciler", (&control.Reconciler{
 			Store: store, Jobs: index, Every: r.ReconcileEvery, Grace: r.ReconcileEvery, Repaired: repaired, Log: r.Log,
 		}).Run},

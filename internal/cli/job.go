@@ -118,7 +118,7 @@ func showJob(con *console.Console, r *jobs.Job) error {
 		"pool", r.Pool, "priority", string(r.Priority), "attempt", fmt.Sprintf("%d of %d", r.Attempt, r.MaxAttempts),
 		"worker", r.Worker, "session", r.SessionID, "caller", r.Caller.Subject, "parent", r.ParentID, "schedule", r.ScheduleID, "replay of", r.ReplayOf,
 		"created", console.Time(r.CreatedAt), "scheduled for", console.Time(r.ScheduledFor),
-		"started", console.Time(r.StartedAt), "finished", console.Time(r.FinishedAt),
+		"started", console.Time(r.StartedAt), "finished", console.Time(r.FinishedAt), "kept until", console.Time(r.ExpiresAt),
 	}
 	for k, v := range r.Labels {
 		pairs = append(pairs, "label", k+"="+v)

@@ -29,6 +29,7 @@ type request struct {
 	Timeout        time.Duration     `placeholder:"DURATION" help:"Time for one attempt, such as 90s; the pack's own by default."`
 	MaxAttempts    int               `placeholder:"N" help:"Attempts before the job fails; the pack's own by default."`
 	Label          map[string]string `placeholder:"KEY=VALUE" help:"Label to find the job by, again for more."`
+	ResultTTL      time.Duration     `name:"result-ttl" placeholder:"DURATION" help:"Remove the job with its result and artifacts so long after its end, 1m to 720h; kept like all others by default."`
 	IdempotencyKey string            `placeholder:"TEXT" help:"The same key and call give the same job, however often they are repeated."`
 }
 
@@ -62,9 +63,13 @@ func (r *request) build(ctx context.Context, con *console.Console, c *client.Cli
 	if r.Timeout < 0 || r.Timeout > 0 && r.Timeout < time.Second {
 		return jobs.Request{}, misused("--timeout must be at least 1s, got %s", r.Timeout)
 	}
+	if r.ResultTTL < 0 || r.ResultTTL > 0 && r.ResultTTL < time.Minute {
+		return jobs.Request{}, misused("--result-ttl must be at least 1m, got %s", r.ResultTTL)
+	}
 	return jobs.Request{
 		Pack: name, Version: version, Input: in, Priority: jobs.Priority(r.Priority),
-		TimeoutS: int((r.Timeout + time.Second - 1) / time.Second), MaxAttempts: r.MaxAttempts, Labels: r.Label,
+		ResultTTLS: int((r.ResultTTL + time.Second - 1) / time.Second),
+		TimeoutS:   int((r.Timeout + time.Second - 1) / time.Second), MaxAttempts: r.MaxAttempts, Labels: r.Label,
 		IdempotencyKey: cmp.Or(r.IdempotencyKey, uuid.NewString()),
 	}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -53,7 +54,7 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 		return nil
 	}
 	scheduled := bytes.Contains(m.Data, scheduleKey)
-	if typ != events.JobFailed && !scheduled && !bytes.Contains(m.Data, artifactsKey) {
+	if typ != events.JobFailed && !scheduled && !bytes.Contains(m.Data, artifactsKey) && !bytes.Contains(m.Data, expiryKey) {
 		return nil // the common case, worth not decoding
 	}
 	var job jobs.Job
@@ -61,8 +62,8 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 		c.Log.Error().Err(err).Uint64("sequence", m.Sequence).Msg("lifecycle event not understood, passed over")
 		return nil // it would come for ever
 	}
-	if len(job.Artifacts) > 0 {
-		if err := c.Artifacts.Publish(ctx, owned(job)...); err != nil {
+	if !job.ExpiresAt.IsZero() {
+		if err := c.Store.NoteExpiry(ctx, job); err != nil {
 			return err
 		}
 	}
@@ -71,11 +72,22 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 			return err
 		}
 	}
+	if !job.ExpiresAt.IsZero() && !job.ExpiresAt.After(time.Now()) {
+		return nil // what it left is gone, and must not come back
+	}
+	if len(job.Artifacts) > 0 {
+		if err := c.Artifacts.Publish(ctx, owned(job)...); err != nil {
+			return err
+		}
+	}
 	if job.State != jobs.Failed {
 		return nil
 	}
 	return c.bury(ctx, job, m)
 }
+
+// expiryKey is in every record that goes away.
+var expiryKey = []byte(`"result_ttl_s":`)
 
 // artifactsKey is in every record that has artifacts.
 var artifactsKey = []byte(`"artifacts":[`)

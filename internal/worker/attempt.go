@@ -176,7 +176,7 @@ func (a *attempt) invoke(ctx context.Context) (packs.Outcome, error) {
 		Services: packs.Services{
 			Leaser: a.leaser(), Calls: newCalls(a, rep.line), HTTP: w.cfg.HTTP, CheckURL: w.cfg.CheckURL, Artifacts: w.cfg.Artifacts,
 			Begin: a.begin, Progress: rep.progress, Log: rep.line, Alive: a.sign, Scratch: folder.make,
-			UserAgent: w.cfg.UserAgent, PublicURL: w.cfg.PublicURL,
+			UserAgent: w.cfg.UserAgent, PublicURL: w.cfg.PublicURL, ArtifactTTL: artifactTTL(job),
 		},
 	})
 }
@@ -186,6 +186,16 @@ func (a *attempt) leaser() sessions.Leaser {
 		return heldLeaser{l, a.w.cfg.HeldWait}
 	}
 	return a.w.cfg.Leaser
+}
+
+// artifactTTL is how long what the run saves is kept of a job that goes away
+// at a time of its own: until then at least, and at the end of the job it is
+// not known how long the run has taken. They go with the job.
+func artifactTTL(job jobs.Job) time.Duration {
+	if job.ResultTTLS == 0 {
+		return 0
+	}
+	return time.Duration(job.ResultTTLS+job.TimeoutS+60) * time.Second
 }
 
 // keepAlive is one heartbeat of the attempt.

@@ -216,6 +216,15 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	return s.remove(ctx, key)
 }
 
+// Discard removes what is stored under key, visible or not; an absent key is
+// no error.
+func (s *Store) Discard(ctx context.Context, key string) error {
+	if !validKey(key) {
+		return fmt.Errorf("discard artifact %s: %w", key, ErrNotFound)
+	}
+	return s.remove(ctx, key)
+}
+
 // remove hides key first, so that nobody sees a record without bytes.
 func (s *Store) remove(ctx context.Context, key string) error {
 	if err := s.cfg.Index.Delete(ctx, key); err != nil {

@@ -91,6 +91,11 @@ func documentedTypes() []documented {
 			finish(j)
 			j.Error = &jobs.Failure{Code: packs.Cancelled, Message: "cancelled by its caller"}
 		}),
+		example(events.JobExpired, jobs.Succeeded, func(j *jobs.Job) {
+			finish(j)
+			j.ResultTTLS = 3600
+			*j = j.Stamped().Tombstone()
+		}),
 		{typ: events.JobProgress, data: jobs.Progress{Percent: 40, Message: "rendering", At: at}},
 		{typ: events.JobLog, data: events.Log{Lines: []string{"chromium is up", "3 slides"}, From: 4, At: at}},
 		{typ: events.JobArtifact, data: events.Manifest{Artifacts: []artifacts.Ref{ref}}},

@@ -31,6 +31,9 @@ const (
 	JobSucceeded       = Prefix + "job.succeeded"
 	JobFailed          = Prefix + "job.failed"
 	JobCancelled       = Prefix + "job.cancelled"
+	// JobExpired is what stays of the lifecycle of a job whose time was over:
+	// jobs.Job, of which little is left. It comes after the terminal event.
+	JobExpired = Prefix + "job.expired"
 
 	JobProgress = Prefix + "job.progress" // jobs.Progress
 	JobLog      = Prefix + "job.log"      // Log
@@ -51,6 +54,9 @@ func Terminal(typ string) bool {
 // TypeOf returns the type of the lifecycle event that records job in its
 // present state, "" for a state that no event of the lifecycle records.
 func TypeOf(job *jobs.Job) string {
+	if job.Expired {
+		return JobExpired
+	}
 	switch job.State {
 	case jobs.Scheduled:
 		return JobScheduled

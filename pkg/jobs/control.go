@@ -31,8 +31,8 @@ func (s *Service) cancelOnce(ctx context.Context, c identity.Caller, id string) 
 	if err != nil {
 		return Job{}, err
 	}
-	rec, err := s.cfg.Ledger.Last(ctx, job.Key(), true)
-	if errors.Is(err, ErrNotFound) {
+	rec, err := s.last(ctx, job.Key(), true)
+	if errors.Is(err, ErrNotFound) && !errors.Is(err, ErrExpired) {
 		rec, err = Record{Job: job}, nil // nobody has claimed it yet
 	}
 	if err != nil {
@@ -144,6 +144,7 @@ func (s *Service) replay(ctx context.Context, old Submission, edited json.RawMes
 	sub, err := s.prepare(o.Caller, Request{
 		Pack: o.Pack, Version: o.Version, Input: input, Priority: o.Priority, TimeoutS: o.TimeoutS,
 		MaxAttempts: o.MaxAttempts, Labels: o.Labels, ParentID: o.ParentID, TraceParent: old.TraceParent,
+		ResultTTLS: o.ResultTTLS,
 	})
 	if err != nil {
 		return Job{}, err

@@ -89,6 +89,14 @@ type Job struct {
 	// ScheduleID is the schedule whose run the job is.
 	ScheduleID string `json:"schedule_id,omitempty"`
 
+	// ResultTTLS is how long the job is kept after its end, in seconds, 0 for
+	// as long as the installation keeps jobs; ExpiresAt is when it goes away.
+	ResultTTLS int       `json:"result_ttl_s,omitempty"`
+	ExpiresAt  time.Time `json:"expires_at,omitzero"`
+	// Expired is set on what stays of a job whose time was over: its id, its
+	// pack and how it ended. No reader sees it.
+	Expired bool `json:"expired,omitempty"`
+
 	CreatedAt    time.Time `json:"created_at"`
 	ScheduledFor time.Time `json:"scheduled_for,omitzero"`
 	StartedAt    time.Time `json:"started_at,omitzero"` // of the current or last attempt
@@ -125,6 +133,23 @@ type Job struct {
 // Key returns the key of the job.
 func (j Job) Key() Key {
 	return Key{Tenant: j.Caller.TenantToken(), Owner: j.Caller.Owner(), ID: j.ID}
+}
+
+// Stamped returns the record with the time at which it goes away, if it has
+// one and has ended.
+func (j Job) Stamped() Job {
+	if j.ResultTTLS > 0 && j.State.Terminal() {
+		j.ExpiresAt = j.FinishedAt.Add(time.Duration(j.ResultTTLS) * time.Second)
+	}
+	return j
+}
+
+// Tombstone is what stays of a record that has expired.
+func (j Job) Tombstone() Job {
+	return Job{
+		ID: j.ID, Pack: j.Pack, Version: j.Version, Pool: j.Pool, State: j.State, Priority: j.Priority,
+		CreatedAt: j.CreatedAt, FinishedAt: j.FinishedAt, ExpiresAt: j.ExpiresAt, Expired: true,
+	}
 }
 
 // Progress is how far a running job has come.
@@ -185,6 +210,9 @@ type Request struct {
 	// it is past, or by seconds. At most one of them, at most MaxDelay ahead.
 	RunAt  time.Time `json:"run_at,omitzero"`
 	DelayS int       `json:"delay_s,omitempty"`
+	// ResultTTLS removes the job with all it left so many seconds after its
+	// end, MinResultTTLS to MaxResultTTLS; 0: kept like all others.
+	ResultTTLS int `json:"result_ttl_s,omitempty"`
 	// IdempotencyKey comes from the Idempotency-Key header.
 	IdempotencyKey string `json:"-"`
 	// TraceParent is the W3C trace context of the request.

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -13,6 +14,9 @@ import (
 var (
 	// ErrNotFound: no such job, or not the caller's.
 	ErrNotFound = errors.New("job not found")
+	// ErrExpired: the job has ended and its time was over. It is an
+	// ErrNotFound: nobody may tell one from the other.
+	ErrExpired = fmt.Errorf("%w: its result has expired", ErrNotFound)
 	// ErrConflict: the lifecycle moved since it was read.
 	ErrConflict = errors.New("lifecycle moved")
 	// ErrInputNotStored: the input that goes with an event was not stored, so
@@ -48,7 +52,8 @@ type Move struct {
 // Ledger is the source of truth: the lifecycle of every job, written by
 // compare-and-set.
 type Ledger interface {
-	// Last returns the newest event, or ErrNotFound. leader asks the leader
+	// Last returns the newest event, or ErrNotFound; of a job that has expired
+	// that is its tombstone. leader asks the leader
 	// of the stream, which knows every acknowledged write.
 	Last(ctx context.Context, k Key, leader bool) (Record, error)
 	// Append stores m and returns its sequence; ErrConflict when the
@@ -97,6 +102,9 @@ type Reservation struct {
 type Keys interface {
 	// Reserve stores r under hash, or returns what is there already.
 	Reserve(ctx context.Context, hash string, r Reservation) (held Reservation, fresh bool, err error)
+	// Renew stores r under hash in place of held, or returns ErrConflict when
+	// something else is there.
+	Renew(ctx context.Context, hash string, held, r Reservation) error
 }
 
 // Index is the read model of listings. Nothing but listings depends on it.

@@ -86,7 +86,7 @@ func (s *Service) complete(ctx context.Context, job Job) (Job, error) {
 func (s *Service) read(ctx context.Context, k Key) (Job, error) {
 	for _, leader := range []bool{false, true} {
 		job, err := s.readOnce(ctx, k, leader)
-		if err == nil || !errors.Is(err, ErrNotFound) {
+		if err == nil || !errors.Is(err, ErrNotFound) || errors.Is(err, ErrExpired) {
 			return job, err
 		}
 	}
@@ -94,14 +94,14 @@ func (s *Service) read(ctx context.Context, k Key) (Job, error) {
 }
 
 func (s *Service) readOnce(ctx context.Context, k Key, leader bool) (Job, error) {
-	rec, err := s.cfg.Ledger.Last(ctx, k, leader)
+	rec, err := s.last(ctx, k, leader)
 	if err == nil && rec.Job.State == Scheduled && !rec.Job.ScheduledFor.After(s.cfg.Now()) {
 		// Its time has come: it may lie in the queue, which has no event.
 		if _, place, ferr := s.cfg.Queue.Find(ctx, k, leader); ferr == nil && place == InQueue {
 			rec.Job.State = Queued
 		}
 	}
-	if err == nil || !errors.Is(err, ErrNotFound) {
+	if err == nil || !errors.Is(err, ErrNotFound) || errors.Is(err, ErrExpired) {
 		return rec.Job, err
 	}
 	sub, place, err := s.cfg.Queue.Find(ctx, k, leader)
@@ -114,8 +114,17 @@ func (s *Service) readOnce(ctx context.Context, k Key, leader bool) (Job, error)
 	if !errors.Is(err, ErrNotFound) {
 		return Job{}, err
 	}
-	rec, err = s.cfg.Ledger.Last(ctx, k, leader)
+	rec, err = s.last(ctx, k, leader)
 	return rec.Job, err
+}
+
+// last is the newest event of a job that readers may see.
+func (s *Service) last(ctx context.Context, k Key, leader bool) (Record, error) {
+	rec, err := s.cfg.Ledger.Last(ctx, k, leader)
+	if err == nil && rec.Job.Expired {
+		return Record{}, ErrExpired
+	}
+	return rec, err
 }
 
 // rereads are the times after which an awaited job is read again, because

@@ -31,6 +31,9 @@ const (
 	MaxTimeoutS = 7200
 	// MaxAttempts bounds max_attempts of a request.
 	MaxAttempts = 25
+	// MinResultTTLS is a minute: a caller must have the time to fetch what it
+	// asked for. MaxResultTTLS is 30 days, the retention of the events.
+	MinResultTTLS, MaxResultTTLS = 60, 30 * 24 * 3600
 	// MaxDelay is how far ahead a job may be put off: a leap year.
 	MaxDelay = 366 * 24 * time.Hour
 )
@@ -117,7 +120,7 @@ func (s *Service) prepare(c identity.Caller, r Request) (Submission, error) {
 		ID: s.cfg.NewID(), Pack: info.Name, Version: info.Version, Pool: s.pool(info), State: Queued,
 		Priority: r.Priority, Labels: maps.Clone(r.Labels), Caller: c, ParentID: r.ParentID,
 		CreatedAt: now, Warnings: warnings, TimeoutS: r.TimeoutS,
-		MaxAttempts: r.MaxAttempts, RetryTimeouts: r.MaxAttempts > 1, Effect: info.Effect,
+		MaxAttempts: r.MaxAttempts, RetryTimeouts: r.MaxAttempts > 1, Effect: info.Effect, ResultTTLS: r.ResultTTLS,
 	}
 	if job.Priority == "" {
 		job.Priority = Normal
@@ -176,6 +179,9 @@ func (r Request) faults(now time.Time) []packs.Detail {
 	}
 	if r.ParentID != "" && !validID(r.ParentID) {
 		add("/parent_id", "must be the id of a job")
+	}
+	if r.ResultTTLS != 0 && (r.ResultTTLS < MinResultTTLS || r.ResultTTLS > MaxResultTTLS) {
+		add("/result_ttl_s", "must be between %d and %d seconds (30 days); leave it out to keep the job like all others", MinResultTTLS, MaxResultTTLS)
 	}
 	if r.DelayS < 0 || r.DelayS > int(MaxDelay/time.Second) {
 		add("/delay_s", "must be between 1 and %d seconds (366 days)", int(MaxDelay/time.Second))
@@ -257,27 +263,51 @@ func (s *Service) dropRefused(ctx context.Context, sub Submission, refusal error
 	_ = s.cfg.Stash.DropStash(ctx, sub.InputKey)
 }
 
+// keyTries bounds how often a key that others renew meanwhile is looked at.
+const keyTries = 4
+
+// submitKeyed submits once per key. A key whose job has expired starts over.
 func (s *Service) submitKeyed(ctx context.Context, c identity.Caller, r Request, sub Submission) (Job, error) {
 	want := Reservation{JobID: sub.Job.ID, InputHash: inputHash(r), CreatedAt: sub.Job.CreatedAt}
-	held, fresh, err := s.cfg.Keys.Reserve(ctx, s.keyHash(c, r.IdempotencyKey), want)
-	if err != nil {
-		return Job{}, submitError(err)
+	hash := s.keyHash(c, r.IdempotencyKey)
+	for range keyTries {
+		held, fresh, err := s.cfg.Keys.Reserve(ctx, hash, want)
+		if err != nil {
+			return Job{}, submitError(err)
+		}
+		if fresh {
+			return s.enqueue(ctx, sub)
+		}
+		job, err := s.keyed(ctx, held, want, sub)
+		if !errors.Is(err, ErrExpired) {
+			return job, err
+		}
+		err = s.cfg.Keys.Renew(ctx, hash, held, want)
+		if err == nil {
+			return s.enqueue(ctx, sub)
+		}
+		if !errors.Is(err, ErrConflict) {
+			return Job{}, submitError(err)
+		}
 	}
-	if fresh {
-		return s.enqueue(ctx, sub)
-	}
-	if held.InputHash != want.InputHash {
-		e := packs.Errorf(packs.IdempotencyConflict,
-			"this Idempotency-Key was used for another call; use a new key, or repeat the call exactly")
-		return Job{}, e
-	}
+	return Job{}, packs.Errorf(packs.IdempotencyConflict, "others use this Idempotency-Key at the same time; try again")
+}
+
+// keyed returns the job a key is held for, or ErrExpired.
+func (s *Service) keyed(ctx context.Context, held, want Reservation, sub Submission) (Job, error) {
+	same := held.InputHash == want.InputHash
 	sub.Job.ID, sub.Job.CreatedAt = held.JobID, held.CreatedAt
 	job, err := s.read(ctx, sub.Job.Key())
-	if errors.Is(err, ErrNotFound) {
+	switch {
+	case errors.Is(err, ErrExpired):
+		return Job{}, ErrExpired
+	case !same:
+		return Job{}, packs.Errorf(packs.IdempotencyConflict,
+			"this Idempotency-Key was used for another call; use a new key, or repeat the call exactly")
+	case errors.Is(err, ErrNotFound):
 		// The first submit died between reserving the key and publishing.
 		return s.enqueue(ctx, sub)
-	}
-	if err != nil {
+	case err != nil:
 		return Job{}, submitError(err)
 	}
 	return job, nil

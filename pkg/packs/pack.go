@@ -147,6 +147,9 @@ type Services struct {
 	// Scratch makes an empty folder of the run's own, the same at every call;
 	// the host removes it after the run.
 	Scratch func() (string, error)
+	// ArtifactTTL is how long artifacts of the run are kept; 0: as long as the
+	// store keeps others.
+	ArtifactTTL time.Duration
 	// UserAgent names product and version to servers outside.
 	UserAgent string
 	// PublicURL is where callers reach the API, without a slash at the end.

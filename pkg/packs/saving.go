@@ -30,7 +30,7 @@ func (r *Run) SaveArtifactIn(ctx context.Context, namespace, name, contentType s
 	source := &sourceReader{r: liveReader{from, r.alive}}
 	ref, err := store.Put(ctx, artifacts.Draft{
 		Pack: namespace, Name: name, ContentType: contentType,
-		JobID: r.JobID, Attempt: r.Attempt,
+		JobID: r.JobID, Attempt: r.Attempt, TTL: r.services.ArtifactTTL,
 		Tenant: r.Caller.TenantToken(), Owner: r.Caller.Owner(),
 	}, source)
 	switch {

@@ -286,6 +286,13 @@ func first(v []string) string {
 	return v[0]
 }
 
+// expired is the state of a job whose time was over. Its entry stays, unseen,
+// until it is evicted: an older event of it may still be on its way.
+const expired jobs.State = "expired"
+
+// over reports whether the job has ended.
+func (e *entry) over() bool { return e.state.Terminal() || e.state == expired }
+
 func stateOf(typ string) jobs.State {
 	switch typ {
 	case events.JobStarted, events.JobCancelRequested:
@@ -300,6 +307,8 @@ func stateOf(typ string) jobs.State {
 		return jobs.Failed
 	case events.JobCancelled:
 		return jobs.Cancelled
+	case events.JobExpired:
+		return expired
 	}
 	return ""
 }
@@ -349,7 +358,7 @@ func (x *Index) evict() {
 	over := len(x.ordered) - x.limit
 	keep := x.ordered[:0]
 	for _, e := range x.ordered {
-		if over > 0 && e.state.Terminal() {
+		if over > 0 && e.over() {
 			x.forget(e)
 			over--
 			continue

@@ -36,7 +36,7 @@ func (x *Index) Children(k jobs.Key) map[jobs.State]int {
 	defer x.mu.Unlock()
 	var out map[jobs.State]int
 	for _, e := range x.kin[k.ID] {
-		if e.tenant != k.Tenant || e.owner != k.Owner {
+		if e.tenant != k.Tenant || e.owner != k.Owner || e.state == expired {
 			continue // anybody may name any parent
 		}
 		if out == nil {
@@ -54,14 +54,14 @@ func (x *Index) Orphans(limit int) []jobs.Key {
 	defer x.mu.Unlock()
 	var out []jobs.Key
 	for id, family := range x.kin {
-		if parent := x.byID[id]; parent != nil && !parent.state.Terminal() {
+		if parent := x.byID[id]; parent != nil && !parent.over() {
 			continue
 		}
 		for _, e := range family {
 			if len(out) == limit {
 				return out
 			}
-			if e.state.Terminal() {
+			if e.over() {
 				continue
 			}
 			if j, ok := e.record(); ok && j.Call != nil && !j.Call.Shared && !j.CancelRequested {

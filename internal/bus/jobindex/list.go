@@ -117,7 +117,7 @@ func (x *Index) page(q jobs.Query) (page []jobs.Job, partial []place, next strin
 
 func (e *entry) belongs(q jobs.Query) bool {
 	return (q.Tenant == "" || q.Tenant == e.tenant) && (q.Owner == "" || q.Owner == e.owner) &&
-		(q.State == "" || q.State == e.state)
+		e.state != expired && (q.State == "" || q.State == e.state)
 }
 
 func matches(q jobs.Query, j jobs.Job) bool {
@@ -157,7 +157,7 @@ func (x *Index) Unfinished(before time.Time) []jobs.Key {
 	defer x.mu.Unlock()
 	var out []jobs.Key
 	for _, e := range x.byID {
-		if e.state.Terminal() {
+		if e.over() {
 			continue
 		}
 		if j, ok := e.record(); ok && j.CreatedAt.Before(before) {

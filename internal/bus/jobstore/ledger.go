@@ -75,6 +75,7 @@ func (s *Store) lifecycle(m jobs.Move) (bus.Outgoing, error) {
 		return bus.Outgoing{}, fmt.Errorf("append event of job %s: state %q has no event", m.Job.ID, m.Job.State)
 	}
 	k := m.Job.Key() // a digest, worth making once
+	m.Job = m.Job.Stamped()
 	ev, err := s.source.New(typ, events.About{
 		Key: k, Attempt: m.Job.Attempt, ReplayOf: m.Job.ReplayOf, ParentID: m.Job.ParentID, TraceParent: m.TraceParent,
 	}, m.Job)

@@ -221,7 +221,13 @@ func (s *Store) Waiting(ctx context.Context, fn func(jobs.Submission, jobs.Place
 func (s *Store) InUse(ctx context.Context, jobID string) (bool, error) {
 	k := jobs.Key{ID: jobID}
 	looks := []func() error{
-		func() error { _, err := s.Last(ctx, k, true); return err },
+		func() error {
+			rec, err := s.Last(ctx, k, true)
+			if err == nil && rec.Job.Expired {
+				return jobs.ErrExpired
+			}
+			return err
+		},
 		func() error { _, _, err := s.Find(ctx, k, true); return err },
 		func() error { _, err := s.Get(ctx, k); return err },
 	}
@@ -284,4 +290,32 @@ func (s *Store) Reserve(ctx context.Context, hash string, r jobs.Reservation) (j
 		return r, false, fmt.Errorf("decode idempotency key: %w", err)
 	}
 	return held, false, nil
+}
+
+// Renew implements jobs.Keys.
+func (s *Store) Renew(ctx context.Context, hash string, held, r jobs.Reservation) error {
+	kv, err := s.js.KV(ctx, bus.BucketIdem)
+	if err != nil {
+		return busError(err)
+	}
+	e, err := kv.Get(ctx, hash)
+	if errors.Is(err, bus.ErrNoMessage) {
+		return fmt.Errorf("renew idempotency key: %w", jobs.ErrConflict)
+	}
+	if err != nil {
+		return busError(err)
+	}
+	var now jobs.Reservation
+	if err := json.Unmarshal(e.Value, &now); err != nil {
+		return fmt.Errorf("decode idempotency key: %w", err)
+	}
+	if now.JobID != held.JobID {
+		return fmt.Errorf("renew idempotency key: %w", jobs.ErrConflict)
+	}
+	value, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	_, err = kv.Update(ctx, hash, value, e.Revision)
+	return busError(err)
 }

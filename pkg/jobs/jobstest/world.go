@@ -281,6 +281,17 @@ func (w *World) Reserve(_ context.Context, hash string, r jobs.Reservation) (job
 	return r, true, nil
 }
 
+// Renew implements jobs.Keys.
+func (w *World) Renew(_ context.Context, hash string, held, r jobs.Reservation) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.keys[hash].JobID != held.JobID {
+		return jobs.ErrConflict
+	}
+	w.keys[hash] = r
+	return nil
+}
+
 // Stash implements jobs.Stash.
 func (w *World) Stash(_ context.Context, key string, r io.Reader) error {
 	b, err := io.ReadAll(r)
