@@ -62,19 +62,26 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 		c.Log.Error().Err(err).Uint64("sequence", m.Sequence).Msg("lifecycle event not understood, passed over")
 		return nil // it would come for ever
 	}
-	if !job.ExpiresAt.IsZero() {
-		if err := c.Store.NoteExpiry(ctx, job); err != nil {
-			return err
-		}
-	}
 	if job.ScheduleID != "" {
 		if err := schedulestore.Tell(ctx, c.JS, job, m); err != nil {
 			return err
 		}
 	}
-	if !job.ExpiresAt.IsZero() && !job.ExpiresAt.After(time.Now()) {
-		return nil // what it left is gone, and must not come back
+	if job.ExpiresAt.IsZero() {
+		return c.keep(ctx, job, m)
 	}
+	// What a job left that is gone already must not come back.
+	if job.ExpiresAt.After(time.Now()) {
+		if err := c.keep(ctx, job, m); err != nil {
+			return err
+		}
+	}
+	// Last, so that nothing of the above meets the removal.
+	return c.Store.NoteExpiry(ctx, job)
+}
+
+// keep stores what stays of a job beside its events.
+func (c *Consequences) keep(ctx context.Context, job jobs.Job, m bus.Message) error {
 	if len(job.Artifacts) > 0 {
 		if err := c.Artifacts.Publish(ctx, owned(job)...); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,9 +22,14 @@ func minute(r *jobs.Request) { r.ResultTTLS = 60 }
 
 // later runs an expirer that lives an hour ahead.
 func later(r *rig.Rig) {
+	expirer(r, func() time.Duration { return time.Hour })
+}
+
+// expirer runs one that lives ahead.
+func expirer(r *rig.Rig, ahead func() time.Duration) {
 	x := &control.Expirer{
 		Store: r.Store, Artifacts: r.Arts, Every: 20 * time.Millisecond, Log: r.Log,
-		Now: func() time.Time { return time.Now().Add(time.Hour) },
+		Now: func() time.Time { return time.Now().Add(ahead()) },
 	}
 	r.Background("expirer", x.Run)
 }
@@ -196,11 +202,15 @@ func TestExpiryIsCompletedWhateverFails(t *testing.T) {
 			t.Parallel()
 			r := rig.New(t, logging)
 			r.Worker("a")
-			later(r)
+			var ahead atomic.Int64
+			expirer(r, func() time.Duration { return time.Duration(ahead.Load()) })
 			for i, rule := range rules {
 				rule.Kind, rule.Nth = kind, max(rule.Nth, 1)
 				r.Client.Add(rule)
-				j := r.Submit("t.log", struct{}{}, minute)
+				ahead.Store(0)
+				j := r.Ends(r.Submit("t.log", struct{}{}, minute).ID)
+				r.Until("its worker is done with it", func() bool { return r.Queued() == 0 })
+				ahead.Store(int64(time.Hour))
 				gone(r, j.ID)
 				if n := len(r.Client.Injected()); n != i+1 {
 					t.Errorf("%s %s %d: %d faults were made so far, want %d", rule.Op, rule.Subject, rule.Nth, n, i+1)
