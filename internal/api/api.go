@@ -35,6 +35,7 @@ type Config struct {
 	Events    Events
 	Pools     Pools
 	Workers   Workers
+	Quotas    Quotas
 	Auth      auth.Authenticator
 	// Health maps the name of each part that /readyz requires, for instance
 	// "bus" and "store", to its check; may be empty.
@@ -118,6 +119,7 @@ func (c Config) validate() error {
 	need(c.Events != nil, "Events")
 	need(c.Pools != nil, "Pools")
 	need(c.Workers != nil, "Workers")
+	need(c.Quotas != nil, "Quotas")
 	need(c.Auth != nil, "Auth")
 	if c.PublicURL != "" {
 		if u, err := url.Parse(c.PublicURL); err != nil || u.Host == "" {

@@ -61,6 +61,7 @@ func requestKeys(req *jobs.Request) map[string]any {
 	return map[string]any{
 		"pack": &req.Pack, "version": &req.Version, "input": &req.Input, "priority": &req.Priority,
 		"timeout_s": &req.TimeoutS, "max_attempts": &req.MaxAttempts, "labels": &req.Labels, "parent_id": &req.ParentID,
+		"concurrency_key": &req.ConcurrencyKey, "concurrency_limit": &req.ConcurrencyLimit,
 		"run_at": &req.RunAt, "delay_s": &req.DelayS, "result_ttl_s": &req.ResultTTLS,
 	}
 }

@@ -27,6 +27,7 @@ func (a *API) routes() []*route {
 	all = append(all, a.packRoutes()...)
 	all = append(all, a.jobRoutes()...)
 	all = append(all, a.scheduleRoutes()...)
+	all = append(all, a.limitRoutes()...)
 	all = append(all, a.deadRoutes()...)
 	all = append(all, a.artifactRoutes()...)
 	all = append(all, a.poolRoutes()...)

@@ -127,7 +127,7 @@ func setup(t *testing.T, mods ...func(*api.Config)) *rig {
 		Jobs: service, Schedules: schedules.New(schedules.Config{
 			Store: memory, Names: memory, Timers: memory, Jobs: service, KeySecret: []byte("secret"),
 		}),
-		Packs: cat, Artifacts: r.store, Events: follower{r.world}, Pools: r.pools, Workers: r.fleet,
+		Packs: cat, Artifacts: r.store, Events: follower{r.world}, Pools: r.pools, Workers: r.fleet, Quotas: quotas{},
 		Auth: auth.Static(map[string]identity.Caller{
 			admin: person("admin", "admin"), ann: person("ann", "packs:*"), bob: person("bob", "packs:*"),
 			reader: person("ann", "packs:read"),

@@ -18,10 +18,13 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
 	"github.com/helmdeck/helmdeck/internal/bus/jobindex"
 	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
+	"github.com/helmdeck/helmdeck/internal/bus/limitstore"
 	"github.com/helmdeck/helmdeck/internal/bus/poolstore"
 	"github.com/helmdeck/helmdeck/internal/control"
+	"github.com/helmdeck/helmdeck/internal/hold"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/limits"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
@@ -72,9 +75,23 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	}
 	index := jobindex.New(js, store, hub, 0, r.Log)
 	catalog := r.catalog()
+	source, err := limits.Open(r.Limits, r.Log)
+	if err != nil {
+		return nil, err
+	}
+	slots, err := limitstore.Open(ctx, js)
+	if err != nil {
+		return nil, err
+	}
+	done.add(slots.Close)
+	replicas := jobfeed.NewReplicas(r.conn.Core(), newID("api"), r.Log)
+	keeper := hold.New(hold.Config{
+		Store: store, Slots: slots, Limits: source, Core: r.conn.Core(), Hub: hub, Every: r.ReconcileEvery / 2, Log: r.Log,
+	})
 	client := jobs.New(jobs.Config{
 		Ledger: store, Queue: store, Keys: store, Index: index, Feed: hub, Dead: store, Stash: arts,
 		Packs: catalog, Waiting: load.Waiting, KeySecret: r.keys.Idempotency,
+		Admission: limits.NewAdmission(limits.AdmissionConfig{Source: source, Counts: index, Replicas: replicas.Count}),
 	})
 	repeats, err := r.schedules(ctx, js, client)
 	if err != nil {
@@ -89,7 +106,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	}
 	a, err := api.New(api.Config{
 		Jobs: client, Schedules: repeats.service, Packs: catalog, Artifacts: arts, Events: follower{hub},
-		Pools: pools{load}, Workers: fleet{workers}, Auth: auth.Admin(r.token),
+		Pools: pools{load}, Workers: fleet{workers}, Quotas: quotas{source, index}, Auth: auth.Admin(r.token),
 		Health: health, Unavailable: either(unserved(workers), r.lacking), Version: Version, PublicURL: r.PublicURL, Log: r.Log, Registry: r.registry,
 	})
 	if err != nil {
@@ -103,9 +120,12 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		{"mover", (&control.Mover{JS: js, Store: store, Log: r.Log}).Run},
 		{"schedule records", repeats.store.Run},
 		{"schedules", repeats.loop.Run},
-		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Log: r.Log}).Run},
 		{"orphans", (&control.Orphans{Jobs: client, Index: index, Log: r.Log}).Run},
 		{"expirer", (&control.Expirer{Store: store, Artifacts: arts, Log: r.Log}).Run},
+		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Limits: keeper, Log: r.Log}).Run},
+		{"limits", source.Run},
+		{"replicas", replicas.Run},
+		{"held jobs", keeper.Run},
 		{"reconciler", (&control.Reconciler{
 			Store: store, Jobs: index, Every: r.ReconcileEvery, Grace: r.ReconcileEvery, Repaired: repaired, Log: r.Log,
 		}).Run},

@@ -43,6 +43,8 @@ type Settings struct {
 	// ReconcileEvery is the time between two passes of the reconciler; 0: one
 	// minute.
 	ReconcileEvery time.Duration
+	// Limits is the file of limits; empty: nobody is limited.
+	Limits string
 	// Profile is the bus profile: embedded, single or ha.
 	Profile string
 	Prefix  string

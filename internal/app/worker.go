@@ -98,15 +98,20 @@ func (r *workerRole) build(ctx context.Context, done *closer) ([]service, error)
 	if err != nil {
 		host = "unknown"
 	}
+	gate, follow, err := r.gate(ctx, js, store, done)
+	if err != nil {
+		return nil, err
+	}
 	w := worker.New(worker.Config{
 		ID: id, Host: host, Version: Version, Slots: r.slots,
-		Source: store, Ledger: store, Queue: store, Reports: reports, Jobs: children, Packs: catalog, Artifacts: arts,
+		Source: store, Ledger: store, Queue: store, Gate: gate, Reports: reports, Jobs: children, Packs: catalog, Artifacts: arts,
 		Leaser: leaser, HTTP: r.guard.Client(egress.Timeouts{}), CheckURL: r.guard.CheckURL,
 		ScratchDir: scratch, UserAgent: "helmdeck/" + Version, PublicURL: r.PublicURL,
 		Heartbeat: r.heartbeat(), RetryInQueue: r.RetryInQueue, Ended: newEnded(r.registry), Log: r.Log,
 	})
 	return []service{
 		{"leaser", leaser.Run},
+		follow,
 		{"worker", func(ctx context.Context) error { return r.runWorker(ctx, w) }},
 	}, nil
 }

@@ -142,7 +142,7 @@ type CoreMessage struct {
 	Reply func(data []byte) error
 }
 
-// KV is a key-value bucket.
+// KV is a key-value bucket: one method for each of its calls, as in JetStream.
 type KV interface {
 	// Get returns ErrNoMessage when the key is absent.
 	Get(ctx context.Context, key string) (KVEntry, error)
@@ -150,6 +150,9 @@ type KV interface {
 	Create(ctx context.Context, key string, value []byte, ttl time.Duration) (uint64, error)
 	// Update stores value if the key is at revision, or ErrWrongSequence.
 	Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error)
+	// Expire is Update of a key that goes away by itself after ttl, unless it
+	// is updated again.
+	Expire(ctx context.Context, key string, value []byte, revision uint64, ttl time.Duration) (uint64, error)
 	// Put stores value whatever was there.
 	Put(ctx context.Context, key string, value []byte) (uint64, error)
 	// Delete removes the key.

@@ -121,6 +121,15 @@ func (k *kv) Update(ctx context.Context, key string, value []byte, revision uint
 	return seq, k.wrap("update", key, err)
 }
 
+func (k *kv) Expire(ctx context.Context, key string, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
+	subject, err := k.key(key)
+	if err != nil {
+		return 0, err
+	}
+	seq, err := k.put(ctx, subject, value, &revision, ttl)
+	return seq, k.wrap("expire", key, err)
+}
+
 func (k *kv) Put(ctx context.Context, key string, value []byte) (uint64, error) {
 	subject, err := k.key(key)
 	if err != nil {

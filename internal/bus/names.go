@@ -56,8 +56,13 @@ const (
 func JobsStream(pool packs.Pool) string { return "JOBS_" + string(pool) }
 
 // HoldStream keeps the jobs of a pool that are over a limit:
-// hold.<pool>.<key>.<tenant>.<owner>.<jobid>.
+// hold.<pool>.<key>.<tenant>.<owner>.<jobid>. What is put there is told to the
+// processes that release it under HeldPrefix, without its content.
 func HoldStream(pool packs.Pool) string { return "HOLD_" + string(pool) }
+
+// HeldPrefix begins the subject that tells of a held job; its place in the
+// stream follows, without "hold".
+const HeldPrefix = "ctl.held."
 
 // LaneConsumer is the durable consumer of one lane and shard of a pool.
 func LaneConsumer(lane jobs.Priority, shard int) string {

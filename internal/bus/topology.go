@@ -88,6 +88,11 @@ func holdSpec(n names, p Profile, pool packs.Pool) streamSpec {
 	c.Discard, c.DiscardNewPerSubject, c.MaxMsgsPerSubject = jetstream.DiscardNew, true, 1
 	c.MaxMsgs, c.MaxBytes = p.QueueMaxMsgs, p.QueueMaxBytes
 	c.AllowMsgTTL, c.AllowAtomicPublish = true, true
+	c.RePublish = &jetstream.RePublish{
+		Source:      n.prefix + ".hold." + string(pool) + ".*.*.*.*",
+		Destination: n.prefix + "." + HeldPrefix + string(pool) + ".{{wildcard(1)}}.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}",
+		HeadersOnly: true,
+	}
 	return streamSpec{config: c}
 }
 

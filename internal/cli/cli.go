@@ -40,6 +40,8 @@ type tree struct {
 	Pool     pool      `cmd:"" group:"use" help:"Show the load of the worker pools, pause and resume them."`
 	Worker   workerCmd `cmd:"" group:"use" help:"List and drain workers."`
 
+	Limits limitsCmd `cmd:"" group:"use" help:"Show your limits and what you take of them."`
+
 	Bus        busCmd     `cmd:"" group:"set" help:"Set up and check the streams of a NATS server."`
 	Context    contextCmd `cmd:"" group:"set" help:"Remember servers by name."`
 	Completion completion `cmd:"" group:"set" help:"Print a script that completes commands in a shell."`

@@ -21,16 +21,18 @@ import (
 
 // request is what pack run and job submit share: what to run, and how.
 type request struct {
-	Name           string            `arg:"" help:"Name of the pack; NAME@v2 is that version."`
-	Pairs          []string          `arg:"" optional:"" name:"key=value" help:"Input: key=text with the type that the pack gives the key, key=@FILE for the content of a file, key:=JSON, key:=@FILE for JSON from one; @- is standard input."`
-	Input          string            `placeholder:"JSON|@FILE|-" help:"Input as a JSON object, from a file or standard input; keys given as words replace its own."`
-	Version        string            `placeholder:"vN" help:"Version of the pack; the newest by default."`
-	Priority       string            `enum:"high,normal,low" default:"normal" placeholder:"LANE" help:"Lane: high, normal or low."`
-	Timeout        time.Duration     `placeholder:"DURATION" help:"Time for one attempt, such as 90s; the pack's own by default."`
-	MaxAttempts    int               `placeholder:"N" help:"Attempts before the job fails; the pack's own by default."`
-	Label          map[string]string `placeholder:"KEY=VALUE" help:"Label to find the job by, again for more."`
-	ResultTTL      time.Duration     `name:"result-ttl" placeholder:"DURATION" help:"Remove the job with its result and artifacts so long after its end, 1m to 720h; kept like all others by default."`
-	IdempotencyKey string            `placeholder:"TEXT" help:"The same key and call give the same job, however often they are repeated."`
+	Name             string            `arg:"" help:"Name of the pack; NAME@v2 is that version."`
+	Pairs            []string          `arg:"" optional:"" name:"key=value" help:"Input: key=text with the type that the pack gives the key, key=@FILE for the content of a file, key:=JSON, key:=@FILE for JSON from one; @- is standard input."`
+	Input            string            `placeholder:"JSON|@FILE|-" help:"Input as a JSON object, from a file or standard input; keys given as words replace its own."`
+	Version          string            `placeholder:"vN" help:"Version of the pack; the newest by default."`
+	Priority         string            `enum:"high,normal,low," default:"" placeholder:"LANE" help:"Lane: high, normal or low; by default what the operator set for you, normal as a rule."`
+	Timeout          time.Duration     `placeholder:"DURATION" help:"Time for one attempt, such as 90s; the pack's own by default."`
+	MaxAttempts      int               `placeholder:"N" help:"Attempts before the job fails; the pack's own by default."`
+	Label            map[string]string `placeholder:"KEY=VALUE" help:"Label to find the job by, again for more."`
+	ConcurrencyKey   string            `placeholder:"TEXT" help:"Of your tenant's jobs with this key only so many run at once, the others wait."`
+	ConcurrencyLimit int               `placeholder:"N" help:"How many, 1 to 1000; 1 by default."`
+	ResultTTL        time.Duration     `name:"result-ttl" placeholder:"DURATION" help:"Remove the job with its result and artifacts so long after its end, 1m to 720h; kept like all others by default."`
+	IdempotencyKey   string            `placeholder:"TEXT" help:"The same key and call give the same job, however often they are repeated."`
 }
 
 // submit sends the job. Repeating it on the way does no harm: without a key of
@@ -70,6 +72,7 @@ func (r *request) build(ctx context.Context, con *console.Console, c *client.Cli
 		Pack: name, Version: version, Input: in, Priority: jobs.Priority(r.Priority),
 		ResultTTLS: int((r.ResultTTL + time.Second - 1) / time.Second),
 		TimeoutS:   int((r.Timeout + time.Second - 1) / time.Second), MaxAttempts: r.MaxAttempts, Labels: r.Label,
+		ConcurrencyKey: r.ConcurrencyKey, ConcurrencyLimit: r.ConcurrencyLimit,
 		IdempotencyKey: cmp.Or(r.IdempotencyKey, uuid.NewString()),
 	}, nil
 }

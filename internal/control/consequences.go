@@ -29,7 +29,14 @@ type Consequences struct {
 	JS        bus.JetStream
 	Store     *jobstore.Store
 	Artifacts *artifacts.Store
-	Log       zerolog.Logger
+	// Limits frees what a run held; may be nil.
+	Limits Limits
+	Log    zerolog.Logger
+}
+
+// Limits is told of runs that are over. It may be told twice.
+type Limits interface {
+	Ended(ctx context.Context, job jobs.Job) error
 }
 
 // Run works until ctx ends.
@@ -49,6 +56,9 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 	typ := ""
 	if v := m.Header["ce-type"]; len(v) > 0 {
 		typ = v[0]
+	}
+	if err := c.free(ctx, typ, m); err != nil {
+		return err
 	}
 	if !events.Terminal(typ) {
 		return nil
@@ -95,6 +105,23 @@ func (c *Consequences) keep(ctx context.Context, job jobs.Job, m bus.Message) er
 
 // expiryKey is in every record that goes away.
 var expiryKey = []byte(`"result_ttl_s":`)
+
+// limitKeys is in every record of a run that held slots.
+var limitKeys = []byte(`"limit_keys":[`)
+
+// free gives back the slots of a run that is over.
+func (c *Consequences) free(ctx context.Context, typ string, m bus.Message) error {
+	over := events.Terminal(typ) || typ == events.JobRetrying
+	// A job may be cancelled when it is about to run.
+	if c.Limits == nil || !over || typ != events.JobCancelled && !bytes.Contains(m.Data, limitKeys) {
+		return nil
+	}
+	var job jobs.Job
+	if json.Unmarshal(m.Data, &job) != nil {
+		return nil // told of below
+	}
+	return c.Limits.Ended(ctx, job)
+}
 
 // artifactsKey is in every record that has artifacts.
 var artifactsKey = []byte(`"artifacts":[`)

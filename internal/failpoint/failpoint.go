@@ -25,6 +25,13 @@ const (
 	CancelAfterRemove    = "cancel.after_remove"
 	CancelAfterRequest   = "cancel.after_request"
 	ConsequenceAfterDead = "consequence.after_dead"
+	SlotAfterTake        = "slot.after_take"
+	SlotAfterFree        = "slot.after_free"
+	HoldAfterPublish     = "hold.after_publish"
+	HoldAfterAck         = "hold.after_ack"
+	ReleaseAfterTake     = "release.after_take"
+	ReleaseAfterQueue    = "release.after_queue"
+	ReleaseAfterPurge    = "release.after_purge"
 )
 
 // Names of the steps of the life of a schedule.
@@ -52,6 +59,8 @@ var Steps = []string{
 	RetryAfterEvent, RetryAfterSchedule, RetryAfterAck,
 	MoverAfterPublish, MoverAfterPurge,
 	CancelAfterEvent, CancelAfterRemove, CancelAfterRequest, ConsequenceAfterDead,
+	SlotAfterTake, SlotAfterFree, HoldAfterPublish, HoldAfterAck,
+	ReleaseAfterTake, ReleaseAfterQueue, ReleaseAfterPurge,
 }
 
 // The bugs that can be planted by name in HELMDECK_PLANT.

@@ -66,6 +66,7 @@ func (w *Worker) claim(ctx context.Context, d Delivery, sub jobs.Submission, log
 	// A first delivery is claimed without reading: the expectation that there
 	// is no event yet does the reading.
 	read, looked := d.Delivered() > 1, false
+	var entered jobs.Job // the run the gate let pass, if it holds anything
 	for try := 0; ; try++ {
 		if read {
 			seen := rec.Sequence
@@ -87,10 +88,21 @@ func (w *Worker) claim(ctx context.Context, d Delivery, sub jobs.Submission, log
 			}
 			return nil, nil
 		case finished:
+			w.leave(ctx, entered, log)
 			return nil, d.Ack(ctx)
 		case wait:
+			w.leave(ctx, entered, log)
 			return nil, w.postpone(ctx, d, jobs.Submission{
 				Job: rec.Job, Input: sub.Input, InputKey: sub.InputKey, TraceParent: sub.TraceParent}, dec.until)
+		}
+		if dec.action == claim && w.cfg.Gate != nil {
+			keys, pass, err := w.enter(ctx, d, sub, rec, dec.next)
+			if !pass || err != nil {
+				return nil, err
+			}
+			if dec.next.LimitKeys = keys; len(keys) > 0 {
+				entered = dec.next
+			}
 		}
 		seq, err := w.append(ctx, d, sub, rec, dec.next)
 		if errors.Is(err, jobs.ErrConflict) {
@@ -109,6 +121,34 @@ func (w *Worker) claim(ctx context.Context, d Delivery, sub jobs.Submission, log
 			return nil, w.settled(ctx, d, dec.next, log)
 		}
 		return w.hold(ctx, d, sub, dec.next, seq, log), nil
+	}
+}
+
+// enter asks the gate whether the claim next may be made. A job that was put
+// aside leaves the queue.
+func (w *Worker) enter(ctx context.Context, d Delivery, sub jobs.Submission, rec jobs.Record, next jobs.Job) (keys []string, pass bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, busTimeout)
+	defer cancel()
+	if rec.Sequence > 0 {
+		sub.Job, sub.Encoded = rec.Job, nil
+	}
+	if keys, pass, err = w.cfg.Gate.Enter(ctx, sub, next); pass || err != nil {
+		return keys, pass, err
+	}
+	err = d.Ack(ctx)
+	failpoint.Hit(failpoint.HoldAfterAck)
+	return nil, false, err
+}
+
+// leave tells the gate that a run it let pass does not begin.
+func (w *Worker) leave(ctx context.Context, entered jobs.Job, log zerolog.Logger) {
+	if len(entered.LimitKeys) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, busTimeout)
+	defer cancel()
+	if err := w.cfg.Gate.Leave(ctx, entered); err != nil {
+		log.Warn().Err(err).Msg("slots not given back, a later pass does it")
 	}
 }
 

@@ -80,6 +80,17 @@ type Control struct {
 	Drain func(within time.Duration) Status
 }
 
+// Gate says whether a job may run now under the limits of the installation.
+type Gate interface {
+	// Enter takes what next, the record of a claim of sub, needs to run, and
+	// returns the keys under which it did. pass false: the job was put aside,
+	// safely, and its delivery is to be acknowledged.
+	Enter(ctx context.Context, sub jobs.Submission, next jobs.Job) (keys []string, pass bool, err error)
+	// Leave gives back what Enter took for a run that does not begin, because
+	// the job has ended or is not due.
+	Leave(ctx context.Context, next jobs.Job) error
+}
+
 // Status is the heartbeat of a worker.
 type Status struct {
 	ID      string         `json:"id"`
@@ -105,6 +116,7 @@ type Config struct {
 	Source  Source
 	Ledger  jobs.Ledger
 	Queue   jobs.Queue
+	Gate    Gate // nil: every job may run
 	Reports Reports
 	// Jobs submits the child jobs of packs that call others; nil: none can.
 	Jobs      *jobs.Service

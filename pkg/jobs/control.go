@@ -145,6 +145,7 @@ func (s *Service) replay(ctx context.Context, old Submission, edited json.RawMes
 		Pack: o.Pack, Version: o.Version, Input: input, Priority: o.Priority, TimeoutS: o.TimeoutS,
 		MaxAttempts: o.MaxAttempts, Labels: o.Labels, ParentID: o.ParentID, TraceParent: old.TraceParent,
 		ResultTTLS: o.ResultTTLS,
+		ConcurrencyKey: o.ConcurrencyKey, ConcurrencyLimit: o.ConcurrencyLimit,
 	})
 	if err != nil {
 		return Job{}, err

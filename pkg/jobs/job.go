@@ -128,6 +128,15 @@ type Job struct {
 	History []AttemptError `json:"history,omitempty"`
 	// RetryAt is when a retrying job runs again.
 	RetryAt time.Time `json:"retry_at,omitzero"`
+
+	// ConcurrencyKey: of the tenant's jobs with this key at most
+	// ConcurrencyLimit run at once.
+	ConcurrencyKey   string `json:"concurrency_key,omitempty"`
+	ConcurrencyLimit int    `json:"concurrency_limit,omitempty"`
+	// LimitKeys name the limits under which the newest run holds a place.
+	LimitKeys []string `json:"limit_keys,omitempty"`
+	// InputBytes is the size of the input.
+	InputBytes int64 `json:"input_bytes,omitempty"`
 }
 
 // Key returns the key of the job.
@@ -213,6 +222,11 @@ type Request struct {
 	// ResultTTLS removes the job with all it left so many seconds after its
 	// end, MinResultTTLS to MaxResultTTLS; 0: kept like all others.
 	ResultTTLS int `json:"result_ttl_s,omitempty"`
+	// ConcurrencyKey is any text of up to 256 bytes: of the tenant's jobs with
+	// the same key at most ConcurrencyLimit (1 to 1,000; 1 by default) run at
+	// once, the others wait.
+	ConcurrencyKey   string `json:"concurrency_key,omitempty"`
+	ConcurrencyLimit int    `json:"concurrency_limit,omitempty"`
 	// IdempotencyKey comes from the Idempotency-Key header.
 	IdempotencyKey string `json:"-"`
 	// TraceParent is the W3C trace context of the request.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/helmdeck/helmdeck/pkg/identity"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
@@ -115,6 +116,15 @@ type Index interface {
 	// Children counts the jobs of the same owner that have k as their parent,
 	// by state; nil when there are none.
 	Children(k Key) map[State]int
+}
+
+// Admission decides whether a caller may submit now.
+type Admission interface {
+	// Priority is that of a job whose submit names none.
+	Priority(c identity.Caller) Priority
+	// Admit counts a job in, or returns a *packs.Error rate_limited that says
+	// when to come again. done is called once with what became of the submit.
+	Admit(j Job) (done func(accepted bool), err error)
 }
 
 // Feed tells when jobs end and how far they have come.

@@ -36,6 +36,8 @@ const (
 	MinResultTTLS, MaxResultTTLS = 60, 30 * 24 * 3600
 	// MaxDelay is how far ahead a job may be put off: a leap year.
 	MaxDelay = 366 * 24 * time.Hour
+	// MaxConcurrencyKey is in bytes of UTF-8, MaxConcurrencyLimit in jobs.
+	MaxConcurrencyKey, MaxConcurrencyLimit = 256, 1000
 )
 
 // Config is what a Service is built from.
@@ -54,6 +56,8 @@ type Config struct {
 	Waiting func(Job) string
 	// Follow is needed where packs call others.
 	Follow Follower
+	// Admission bounds what callers submit; nil: nobody is bounded.
+	Admission Admission
 	// KeySecret keys the hash of idempotency keys.
 	KeySecret []byte
 	// Route overrides the pool of a pack by name.
@@ -121,9 +125,16 @@ func (s *Service) prepare(c identity.Caller, r Request) (Submission, error) {
 		Priority: r.Priority, Labels: maps.Clone(r.Labels), Caller: c, ParentID: r.ParentID,
 		CreatedAt: now, Warnings: warnings, TimeoutS: r.TimeoutS,
 		MaxAttempts: r.MaxAttempts, RetryTimeouts: r.MaxAttempts > 1, Effect: info.Effect, ResultTTLS: r.ResultTTLS,
+		ConcurrencyKey: r.ConcurrencyKey, ConcurrencyLimit: r.ConcurrencyLimit, InputBytes: int64(len(input)),
+	}
+	if job.Priority == "" && s.cfg.Admission != nil {
+		job.Priority = s.cfg.Admission.Priority(c)
 	}
 	if job.Priority == "" {
 		job.Priority = Normal
+	}
+	if job.ConcurrencyKey != "" && job.ConcurrencyLimit == 0 {
+		job.ConcurrencyLimit = 1
 	}
 	if job.MaxAttempts == 0 {
 		job.MaxAttempts = info.MaxAttempts
@@ -192,6 +203,15 @@ func (r Request) faults(now time.Time) []packs.Detail {
 	if r.DelayS != 0 && !r.RunAt.IsZero() {
 		add("/delay_s", "give run_at or delay_s, not both")
 	}
+	if len(r.ConcurrencyKey) > MaxConcurrencyKey || !utf8.ValidString(r.ConcurrencyKey) {
+		add("/concurrency_key", "must be valid UTF-8 of at most %d bytes", MaxConcurrencyKey)
+	}
+	switch {
+	case r.ConcurrencyLimit < 0 || r.ConcurrencyLimit > MaxConcurrencyLimit:
+		add("/concurrency_limit", "must be between 1 and %d", MaxConcurrencyLimit)
+	case r.ConcurrencyLimit > 0 && r.ConcurrencyKey == "":
+		add("/concurrency_limit", "limits the jobs of a concurrency_key; name one")
+	}
 	if len(r.IdempotencyKey) > MaxIdempotencyKey || !utf8.ValidString(r.IdempotencyKey) {
 		add("", "Idempotency-Key must be valid UTF-8 of at most %d bytes", MaxIdempotencyKey)
 	}
@@ -214,18 +234,29 @@ func mergeFaults(err error, faults []packs.Detail) error {
 // enqueue is the one publish of a submit.
 func (s *Service) enqueue(ctx context.Context, sub Submission) (Job, error) {
 	job := sub.Job
-	sub, err := s.stashInput(ctx, sub)
+	done, err := s.admit(job)
+	if err != nil {
+		return Job{}, err
+	}
+	accepted := false
+	defer func() { done(accepted) }()
+	sub, err = s.stashInput(ctx, sub)
 	if err != nil {
 		return Job{}, err
 	}
 	if job.State == Scheduled {
-		return s.putOff(ctx, sub)
+		if err := s.putOff(ctx, sub); err != nil {
+			return Job{}, err
+		}
+		accepted = true
+		return job, nil
 	}
 	err = s.cfg.Queue.Enqueue(ctx, sub)
 	if err != nil && !errors.Is(err, ErrQueued) {
 		s.dropRefused(ctx, sub, err)
 		return Job{}, submitError(err)
 	}
+	accepted = true
 	return job, nil
 }
 
@@ -233,15 +264,23 @@ func (s *Service) enqueue(ctx context.Context, sub Submission) (Job, error) {
 // event, which listings and followers hear of it by, comes after, so that no
 // event tells of a job that is nowhere. A lost event costs a listing the time
 // until it reads the schedules again.
-func (s *Service) putOff(ctx context.Context, sub Submission) (Job, error) {
+func (s *Service) putOff(ctx context.Context, sub Submission) error {
 	if err := s.cfg.Queue.Schedule(ctx, sub, sub.Job.ScheduledFor); err != nil {
 		s.dropRefused(ctx, sub, err)
-		return Job{}, submitError(err)
+		return submitError(err)
 	}
 	// A conflict: it has been cancelled, or started, meanwhile. Nobody waits
 	// for a write that is still under way when the caller hangs up.
 	_, _ = s.cfg.Ledger.Append(ctx, Move{Job: sub.Job, Input: &sub, TraceParent: sub.TraceParent})
-	return sub.Job, nil
+	return nil
+}
+
+// admit asks whether the caller of a job may submit it now.
+func (s *Service) admit(j Job) (done func(accepted bool), err error) {
+	if s.cfg.Admission == nil {
+		return func(bool) {}, nil
+	}
+	return s.cfg.Admission.Admit(j)
 }
 
 // dropRefused removes the stashed input of a job that was refused for good,

@@ -2,7 +2,7 @@
 // were promised, against what the lifecycle stream, the queues and the
 // leases hold when everything has come to rest.
 //
-// The invariants are numbered I1 to I7; Check names the number of each
+// The invariants are numbered I1 to I8; Check names the number of each
 // violation. A checker that misses a planted bug is broken: see package
 // test/planted.
 package history
@@ -17,6 +17,7 @@ import (
 
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
+	"github.com/helmdeck/helmdeck/internal/bus/limitstore"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 )
 
@@ -86,6 +87,7 @@ type event struct {
 //	I5 only the holder of the newest claim writes
 //	I6 a client is told the state the stream holds
 //	I7 nothing is left in queue, hold, schedule or lease; failed jobs have a dead letter
+//	I8 no slot of a limit is held
 func Check(ctx context.Context, js bus.JetStream, store *jobstore.Store, l *Log, o Options) ([]Violation, error) {
 	events := map[string][]event{}
 	err := js.Scan(ctx, bus.StreamEvents, []string{"evt.*.*.*.lc"}, 0, func(m bus.Message) error {
@@ -127,7 +129,7 @@ func Check(ctx context.Context, js bus.JetStream, store *jobstore.Store, l *Log,
 	for id, place := range waiting {
 		add("I7", id, "still in %s", place)
 	}
-	return append(out, leases(ctx, js)...), nil
+	return append(append(out, leases(ctx, js)...), slots(ctx, js)...), nil
 }
 
 func checkEnd(id, value string, es []event, place string, told jobs.State, add func(rule, id, format string, args ...any)) {
@@ -179,6 +181,25 @@ func checkChain(id string, es []event, o Options, add func(rule, id, format stri
 	if last := es[len(es)-1].job; o.NoLosses && last.Lost > 0 {
 		add("I5", id, "lost %d workers although none died", last.Lost)
 	}
+}
+
+// slots reports slots that are held.
+func slots(ctx context.Context, js bus.JetStream) []Violation {
+	store, err := limitstore.Open(ctx, js)
+	if err != nil {
+		return []Violation{{"I8", "limits", err.Error()}}
+	}
+	all, err := store.All(ctx)
+	if err != nil {
+		return []Violation{{"I8", "limits", err.Error()}}
+	}
+	var out []Violation
+	for key, st := range all {
+		for id, h := range st.Holders {
+			out = append(out, Violation{"I8", id, fmt.Sprintf("run %d still holds a slot of %s", h.Run, key)})
+		}
+	}
+	return out
 }
 
 // leases reports lease records that are not over.

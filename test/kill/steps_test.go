@@ -22,13 +22,16 @@ import (
 
 // submit submits until it is accepted, as a client with an idempotency key
 // may, and notes what was promised.
-func (c *cluster) submit(pack string, input map[string]any, value string) string {
+func (c *cluster) submit(pack string, input map[string]any, value string, change ...func(*jobs.Request)) string {
 	c.t.Helper()
 	body, err := json.Marshal(input)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	r := jobs.Request{Pack: pack, Input: body, IdempotencyKey: uuid.NewString()}
+	for _, f := range change {
+		f(&r)
+	}
 	var job jobs.Job
 	c.insist("submit "+pack, func(ctx context.Context, api *client.Client) error {
 		job, err = api.Submit(ctx, r)
@@ -100,11 +103,18 @@ func (c *cluster) workload(worker func()) {
 	c.cancel(queued)
 	again := c.submit("test.fail", map[string]any{"code": "session_unavailable", "times": 1}, "")
 	dead := c.submit("test.fail", map[string]any{"code": "handler_failed"}, "")
+	// One at a time: while the first runs the others are held back.
+	key := uuid.NewString()
+	oneByOne := func(r *jobs.Request) { r.ConcurrencyKey = key }
+	slow := c.submit("test.sleep", map[string]any{"ms": 500}, "", oneByOne)
+	held := c.submit("test.echo", map[string]any{"message": key}, key, oneByOne)
+	last := c.submit("test.echo", map[string]any{"message": key}, key, oneByOne)
 	worker()
 	running := c.submit("test.sleep", map[string]any{"ms": 20000}, "")
 	c.until("a job runs", func() bool { s := c.state(running); return s == jobs.Running || s.Terminal() })
 	c.cancel(running)
 	want := map[string]jobs.State{
+		slow: jobs.Succeeded, held: jobs.Succeeded, last: jobs.Succeeded,
 		first: jobs.Succeeded, queued: jobs.Cancelled, again: jobs.Succeeded, dead: jobs.Failed, running: jobs.Cancelled,
 	}
 	for id, state := range want {
@@ -137,7 +147,7 @@ func TestKillAtEveryStep(t *testing.T) {
 
 // apiSteps happen in an API replica, the others in a worker.
 func apiStep(step string) bool {
-	for _, family := range []string{"submit.", "cancel.", "mover.", "consequence."} {
+	for _, family := range []string{"submit.", "cancel.", "mover.", "consequence.", "release.", failpoint.SlotAfterFree} {
 		if strings.HasPrefix(step, family) {
 			return true
 		}

@@ -22,11 +22,15 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
 	"github.com/helmdeck/helmdeck/internal/bus/jobindex"
 	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
+	"github.com/helmdeck/helmdeck/internal/bus/limitstore"
 	"github.com/helmdeck/helmdeck/internal/control"
+	"github.com/helmdeck/helmdeck/internal/gate"
+	"github.com/helmdeck/helmdeck/internal/hold"
 	"github.com/helmdeck/helmdeck/internal/worker"
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/identity"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/limits"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 	"github.com/helmdeck/helmdeck/pkg/packs/testpacks"
 )
@@ -46,7 +50,12 @@ type Rig struct {
 	Index *jobindex.Index
 	Arts  *artifacts.Store
 	Jobs  *jobs.Service
-	Packs *packs.Catalog
+	// Limits is the policy of the client side and of all workers, Slots what
+	// is held under it, Keeper releases what waits.
+	Limits *limits.Source
+	Slots  *limitstore.Slots
+	Keeper *hold.Keeper
+	Packs  *packs.Catalog
 	// Client breaks the calls of the client side and of the control loops.
 	Client *bustest.Faults
 	Log    zerolog.Logger
@@ -67,6 +76,16 @@ func NewProfile(t *testing.T, change func(*bus.Profile), extra ...packs.Pack) *R
 	return Over(t, bustest.Start(t, Profile(change)), extra...)
 }
 
+// NewLimited is New under a policy in YAML.
+func NewLimited(t *testing.T, policy string, extra ...packs.Pack) *Rig {
+	t.Helper()
+	p, err := limits.Parse([]byte(policy))
+	if err != nil {
+		t.Fatalf("policy: %v", err)
+	}
+	return over(t, bustest.Start(t, Profile(func(*bus.Profile) {})), p, extra...)
+}
+
 // Profile is the bus profile of a rig, with a change.
 func Profile(change func(*bus.Profile)) bustest.Option {
 	return bustest.WithProfile(func(p *bus.Profile) {
@@ -78,8 +97,13 @@ func Profile(change func(*bus.Profile)) bustest.Option {
 // Over is New on a bus that is there.
 func Over(t *testing.T, env *bustest.Env, extra ...packs.Pack) *Rig {
 	t.Helper()
+	return over(t, env, &limits.Policy{}, extra...)
+}
+
+func over(t *testing.T, env *bustest.Env, policy *limits.Policy, extra ...packs.Pack) *Rig {
+	t.Helper()
 	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
-	r := &Rig{T: t, Env: env, Log: log, dial: env.TCP}
+	r := &Rig{T: t, Env: env, Log: log, Limits: limits.Fixed(policy), dial: env.TCP}
 	r.start(env.Conn(bus.RoleAPI), extra)
 	return r
 }
@@ -87,7 +111,7 @@ func Over(t *testing.T, env *bustest.Env, extra ...packs.Pack) *Rig {
 // OnCluster is New on three servers. Connections go to any of them.
 func OnCluster(t *testing.T, c *bustest.Cluster, log zerolog.Logger, extra ...packs.Pack) *Rig {
 	t.Helper()
-	r := &Rig{T: t, Log: log, dial: func(role bus.Role) *bus.Conn { return c.Dial(role, string(role)) }}
+	r := &Rig{T: t, Log: log, Limits: limits.Fixed(&limits.Policy{}), dial: func(role bus.Role) *bus.Conn { return c.Dial(role, string(role)) }}
 	r.start(c.Dial(bus.RoleAPI, "api"), extra)
 	return r
 }
@@ -103,11 +127,17 @@ func (r *Rig) start(conn *bus.Conn, extra []packs.Pack) {
 	r.Arts = r.artifacts(js)
 	r.Packs = packs.NewCatalog(append(slices.Clone(testpacks.All), extra...)...)
 	r.Index = jobindex.New(js, r.Store, r.Hub, 0, r.Log)
+	r.Slots = must(limitstore.Open(r.Ctx(), js))
+	r.T.Cleanup(r.Slots.Close)
+	r.Keeper = hold.New(hold.Config{
+		Store: r.Store, Slots: r.Slots, Limits: r.Limits, Core: conn.Core(), Hub: r.Hub, Every: time.Second, Log: r.Log,
+	})
 	r.Jobs = jobs.New(r.Config())
+	r.Background("held jobs", r.Keeper.Run)
 	r.Background("index", r.Index.Run)
 	r.Background("orphans", (&control.Orphans{Jobs: r.Jobs, Index: r.Index, Every: 200 * time.Millisecond, Log: r.Log}).Run)
 	r.Background("mover", (&control.Mover{JS: js, Store: r.Store, Log: r.Log}).Run)
-	r.Background("consequences", (&control.Consequences{JS: js, Store: r.Store, Artifacts: r.Arts, Log: r.Log}).Run)
+	r.Background("consequences", (&control.Consequences{JS: js, Store: r.Store, Artifacts: r.Arts, Limits: r.Keeper, Log: r.Log}).Run)
 }
 
 // Config is that of the client side, for further replicas of it.
@@ -115,6 +145,7 @@ func (r *Rig) Config() jobs.Config {
 	return jobs.Config{
 		Ledger: r.Store, Queue: r.Store, Keys: r.Store, Index: r.Index, Feed: r.Hub, Dead: r.Store,
 		Stash: r.Arts, Packs: r.Packs, KeySecret: []byte("secret"),
+		Admission: limits.NewAdmission(limits.AdmissionConfig{Source: r.Limits, Counts: r.Index}),
 	}
 }
 
@@ -161,9 +192,11 @@ func (r *Rig) FaultyWorker(id string, change ...func(*worker.Config)) (stop func
 	faults = bustest.NewFaults(conn.JetStream())
 	js := bus.JetStream(faults)
 	store := must(jobstore.New(js, "test", 1, r.Log))
+	slots := must(limitstore.Open(r.Ctx(), js))
+	r.T.Cleanup(slots.Close)
 	cfg := worker.Config{
 		ID: id, Host: "here", Slots: map[string]int{"core": 4},
-		Source: store, Ledger: store, Queue: store,
+		Source: store, Ledger: store, Queue: store, Gate: &gate.Gate{Limits: r.Limits, Slots: slots, Hold: store},
 		Reports: must(jobfeed.NewReports(conn.Core(), js, "test", r.Log)),
 		Jobs:    r.children(conn.Core(), js, store),
 		Packs:   r.Packs, Artifacts: r.artifacts(js), HTTP: &http.Client{},

@@ -25,6 +25,7 @@ type Settings struct {
 	AckWait        time.Duration `env:"HELMDECK_ACK_WAIT" default:"30s" help:"Time after which a job whose worker is silent runs again. The same for all processes."`
 	RetryInQueue   time.Duration `env:"HELMDECK_RETRY_IN_QUEUE" default:"1m" help:"Longest pause before a retry for which a job stays in the queue; a longer one rides on a schedule."`
 	ReconcileEvery time.Duration `env:"HELMDECK_RECONCILE_EVERY" default:"1m" help:"Time between two looks for jobs that are in no queue."`
+	Limits         string        `env:"HELMDECK_LIMITS" placeholder:"FILE" type:"path" help:"YAML or JSON file of quotas, caps and shares, for API and workers; a change of it takes effect by itself. See docs/limits.md."`
 	Profile        string        `env:"HELMDECK_PROFILE" default:"${profile}" enum:"embedded,single,ha" help:"Bus profile: embedded, single or ha."`
 	Prefix         string        `env:"HELMDECK_PREFIX" default:"hd" help:"First token of every subject, one per installation."`
 	PublicURL      string        `name:"public-url" env:"HELMDECK_PUBLIC_URL" placeholder:"URL" help:"Where callers reach the API, for links."`
@@ -49,7 +50,7 @@ func (s Settings) App() (app.Settings, error) {
 	return app.Settings{
 		S3: bucket, ArtifactTTL: s.ArtifactTTL, ArtifactSweep: s.ArtifactSweep,
 		Allowlist: s.Allowlist, TestPacks: s.TestPacks, AckWait: s.AckWait,
-		RetryInQueue: s.RetryInQueue, ReconcileEvery: s.ReconcileEvery, Profile: s.Profile,
+		RetryInQueue: s.RetryInQueue, ReconcileEvery: s.ReconcileEvery, Limits: s.Limits, Profile: s.Profile,
 		Prefix: s.Prefix, PublicURL: s.PublicURL, Log: log,
 	}, err
 }

@@ -163,6 +163,10 @@ func (k *kv) Update(ctx context.Context, key string, value []byte, revision uint
 	return get(ctx, k.faults, OpKVUpdate, k.at(key), func() (uint64, error) { return k.inner.Update(ctx, key, value, revision) })
 }
 
+func (k *kv) Expire(ctx context.Context, key string, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
+	return get(ctx, k.faults, OpKVUpdate, k.at(key), func() (uint64, error) { return k.inner.Expire(ctx, key, value, revision, ttl) })
+}
+
 func (k *kv) Put(ctx context.Context, key string, value []byte) (uint64, error) {
 	return get(ctx, k.faults, OpKVPut, k.at(key), func() (uint64, error) { return k.inner.Put(ctx, key, value) })
 }

@@ -47,6 +47,10 @@ type entry struct {
 	subject string
 	// seen is the refresh in which a waiting job was last found waiting.
 	seen uint64
+	// bytes is the size of the input, counted what the entry counts as in the
+	// tallies.
+	bytes   int64
+	counted class
 }
 
 // Index implements jobs.Index. Safe for concurrent use.
@@ -72,6 +76,7 @@ type Index struct {
 	sorted  bool
 	round   uint64
 	heard   uint64 // the highest sequence of an event
+	tallies map[party]*tally
 }
 
 // New returns an Index that hears of jobs from hub. Run fills it.
@@ -79,7 +84,7 @@ func New(js bus.JetStream, store *jobstore.Store, hub *jobfeed.Hub, limit int, l
 	if limit <= 0 {
 		limit = DefaultLimit
 	}
-	x := &Index{js: js, store: store, hub: hub, limit: limit, log: log, ready: make(chan struct{}), byID: map[string]*entry{}, kin: map[string]map[string]*entry{}, sorted: true}
+	x := &Index{js: js, store: store, hub: hub, limit: limit, log: log, ready: make(chan struct{}), byID: map[string]*entry{}, tallies: map[party]*tally{}, kin: map[string]map[string]*entry{}, sorted: true}
 	hub.Tap(x.hear)
 	return x
 }
@@ -193,7 +198,8 @@ func (x *Index) waiting(job jobs.Job, round uint64) {
 	e := x.byID[k.ID]
 	if e == nil {
 		e = x.add(k.Tenant, k.Owner, k.ID)
-		e.state = job.State
+		e.state, e.bytes = job.State, job.InputBytes
+		x.settle(e)
 	}
 	x.relate(e, job.ParentID)
 	e.seen = round
@@ -237,7 +243,8 @@ func (x *Index) queued(m jobfeed.Message) {
 		return
 	}
 	e := x.add(m.Tenant, m.Owner, m.JobID)
-	e.state, e.seen = jobs.Queued, x.round
+	e.state, e.seen, e.bytes = jobs.Queued, x.round, bytesOf(m)
+	x.settle(e)
 	job := jobs.Job{ID: m.JobID, State: jobs.Queued, Pack: first(m.Header[jobstore.PackHeader])}
 	// Nats-Subject: <prefix>.job.<pool>.<lane>.…
 	_, subject, _ := strings.Cut(first(m.Header["Nats-Subject"]), ".")
@@ -333,6 +340,7 @@ func (x *Index) put(tenant, owner, id string, state jobs.State, sequence uint64,
 	if queued {
 		e.due() // the event was overtaken by the message
 	}
+	x.settle(e)
 	if len(raw) > maxRaw {
 		e.record()
 	}

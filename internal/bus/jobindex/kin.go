@@ -22,6 +22,8 @@ func (x *Index) relate(e *entry, parent string) {
 // forget drops e; x.mu is held, and ordered no longer sorted.
 func (x *Index) forget(e *entry) {
 	delete(x.byID, e.id)
+	e.state = ""
+	x.settle(e)
 	if family := x.kin[e.parent]; family != nil {
 		delete(family, e.id)
 		if len(family) == 0 {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -19,6 +20,10 @@ import (
 // PackHeader names the pack of a queued job, so that a listing can show it
 // without reading the message.
 const PackHeader = "ce-pack"
+
+// BytesHeader is the size of a queued job's input, for those who count what
+// waits.
+const BytesHeader = "ce-inputbytes"
 
 // Enqueue implements jobs.Queue.
 func (s *Store) Enqueue(ctx context.Context, sub jobs.Submission) error {
@@ -64,6 +69,7 @@ func (s *Store) submitted(sub jobs.Submission, k jobs.Key) (bus.Outgoing, error)
 		return bus.Outgoing{}, err
 	}
 	header[PackHeader] = []string{sub.Job.Pack}
+	header[BytesHeader] = []string{strconv.FormatInt(sub.Job.InputBytes, 10)}
 	return bus.Outgoing{Header: header, Data: data}, nil
 }
 

@@ -117,7 +117,7 @@ func path(node *kong.Node) string {
 func matching(candidates []string, start string) []string {
 	var out []string
 	for _, c := range candidates {
-		if strings.HasPrefix(c, start) {
+		if c != "" && strings.HasPrefix(c, start) {
 			out = append(out, c)
 		}
 	}
