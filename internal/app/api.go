@@ -21,7 +21,6 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus/limitstore"
 	"github.com/helmdeck/helmdeck/internal/bus/poolstore"
 	"github.com/helmdeck/helmdeck/internal/control"
-	"github.com/helmdeck/helmdeck/internal/egress"
 	"github.com/helmdeck/helmdeck/internal/hold"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
@@ -32,9 +31,8 @@ import (
 // apiRole is one API replica.
 type apiRole struct {
 	Settings
-	keys  Keys
-	conn  *bus.Conn
-	guard *egress.Guard
+	keys Keys
+	conn *bus.Conn
 	// token is the administrator's bearer token.
 	token string
 	// health checks what only this process knows, for instance the embedded
@@ -76,16 +74,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		return nil, err
 	}
 	index := jobindex.New(js, store, hub, 0, r.Log)
-	load.Queued = index.Queued
 	catalog := r.catalog()
-	sealer, err := r.keys.Sealer()
-	if err != nil {
-		return nil, err
-	}
-	hook, err := r.webhooks(ctx, js, store, sealer)
-	if err != nil {
-		return nil, err
-	}
 	source, err := limits.Open(r.Limits, r.Log)
 	if err != nil {
 		return nil, err
@@ -101,7 +90,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	})
 	client := jobs.New(jobs.Config{
 		Ledger: store, Queue: store, Keys: store, Index: index, Feed: hub, Dead: store, Stash: arts,
-		Packs: catalog, Waiting: load.Waiting, KeySecret: r.keys.Idempotency, Sealer: sealer, CheckWebhook: r.checkWebhook,
+		Packs: catalog, Waiting: load.Waiting, KeySecret: r.keys.Idempotency,
 		Admission: limits.NewAdmission(limits.AdmissionConfig{Source: source, Counts: index, Replicas: replicas.Count}),
 	})
 	repeats, err := r.schedules(ctx, js, client)
@@ -116,7 +105,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		health["artifacts"] = api.HealthFunc(bucket.Ensure)
 	}
 	a, err := api.New(api.Config{
-		Jobs: client, Schedules: repeats.service, Webhooks: hook.service, Packs: catalog, Artifacts: arts, Events: follower{hub},
+		Jobs: client, Schedules: repeats.service, Packs: catalog, Artifacts: arts, Events: follower{hub},
 		Pools: pools{load}, Workers: fleet{workers}, Quotas: quotas{source, index}, Auth: auth.Admin(r.token),
 		Health: health, Unavailable: either(unserved(workers), r.lacking), Version: Version, PublicURL: r.PublicURL, Log: r.Log, Registry: r.registry,
 	})
@@ -131,12 +120,9 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		{"mover", (&control.Mover{JS: js, Store: store, Log: r.Log}).Run},
 		{"schedule records", repeats.store.Run},
 		{"schedules", repeats.loop.Run},
-		{"webhook endpoints", hook.endpoints.Run},
-		{"webhook mover", hook.mover.Run},
-		{"webhook sender", hook.sender.Run},
 		{"orphans", (&control.Orphans{Jobs: client, Index: index, Log: r.Log}).Run},
 		{"expirer", (&control.Expirer{Store: store, Artifacts: arts, Log: r.Log}).Run},
-		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Hooks: hook.maker, Limits: keeper, Log: r.Log}).Run},
+		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Limits: keeper, Log: r.Log}).Run},
 		{"limits", source.Run},
 		{"replicas", replicas.Run},
 		{"held jobs", keeper.Run},
@@ -300,15 +286,10 @@ func either(questions ...func(packs.Info) string) func(packs.Info) string {
 // unserved says of a pack that no worker serves its pool now.
 func unserved(workers *jobfeed.Workers) func(packs.Info) string {
 	return func(info packs.Info) string {
-		others := false
 		for _, w := range workers.Live() {
-			if w.Runs(string(info.Pool), info.Name, info.Version) {
+			if w.Slots[string(info.Pool)] > 0 && !w.Drain {
 				return ""
 			}
-			others = others || w.Slots[string(info.Pool)] > 0 && !w.Drain
-		}
-		if others {
-			return fmt.Sprintf("no worker of the pool %s has version %s of this pack; upgrade one", info.Pool, info.Version)
 		}
 		return fmt.Sprintf("no worker serves the pool %[1]s now; start one with helmdeck-worker --pools %[1]s", info.Pool)
 	}

@@ -120,6 +120,7 @@ func accessOf(n names, role Role) []access {
 	stream("rwpd", StreamEvents, "evt.>")
 	stream("rwpd", StreamSchedule, "sched.>")
 	stream("rwd", StreamDead, "dlq.>")
+	stream("rwpd", StreamHooks, "hook.>")
 	stream("rw", StreamAudit, "audit.>")
 	bucket("rwk", BucketLeases, BucketLimits, BucketIdem, BucketSessions, BucketPacks, BucketArtifacts)
 	b := n.bucket(BucketArtifacts)
@@ -132,9 +133,7 @@ func accessOf(n names, role Role) []access {
 	}
 	stream("rd", StreamProgress) // results that expire take their log along
 	stream("rd", StreamLeases)
-	stream("rwpd", StreamHooks, "hook.>")
-	stream("rwd", StreamHookLog, "hooklog.>")
-	bucket("rwk", BucketTokens, BucketVault, BucketSchedules, BucketTenants, BucketPools, BucketExpiries, BucketWebhooks)
+	bucket("rwk", BucketTokens, BucketVault, BucketSchedules, BucketTenants, BucketPools, BucketExpiries)
 	return all
 }
 

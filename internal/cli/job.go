@@ -20,6 +20,9 @@ type job struct {
 	Cancel jobCancel `cmd:"" help:"Cancel jobs."`
 	Retry  jobRetry  `cmd:"" help:"Run an ended job again, as a new one."`
 	Logs   jobLogs   `cmd:"" help:"Print the lines a job logged."`
+
+	Children jobChildren `cmd:"" help:"List the jobs a job called."`
+	Tree     jobTree     `cmd:"" help:"Show a job with all that it called."`
 }
 
 // Help shows with --help.
@@ -35,7 +38,6 @@ type jobSubmit struct {
 	request
 	At string        `placeholder:"TIME" help:"Run it at a time (RFC 3339); a past one is now."`
 	In time.Duration `placeholder:"DURATION" help:"Run it after a while, such as 90m."`
-	hook
 	caller
 }
 
@@ -48,7 +50,6 @@ Examples:
     helmdeck job submit http.fetch url=https://example.org/ --priority low --label batch=7
     helmdeck job submit slides.render markdown=@deck.md --idempotency-key deck-42
     helmdeck job submit http.fetch url=https://example.org/ --in 90m
-    helmdeck job submit slides.render markdown=@deck.md --webhook https://example.com/hooks --webhook-secret-file secret
     helmdeck job submit http.fetch url=https://example.org/ --at 2030-01-31T06:00:00+01:00`
 }
 
@@ -63,11 +64,7 @@ func (j *jobSubmit) Run(ctx context.Context, con *console.Console) error {
 		return err
 	}
 	defer c.Close()
-	tell, err := j.webhook()
-	if err != nil {
-		return err
-	}
-	job, err := j.submit(ctx, con, c, put, tell)
+	job, err := j.submit(ctx, con, c, put)
 	if err != nil {
 		return err
 	}
@@ -122,7 +119,7 @@ func showJob(con *console.Console, r *jobs.Job) error {
 	pairs := []string{
 		"id", r.ID, "pack", r.Pack + "@" + r.Version, "state", string(r.State), "remark", remark(r), "waits for", r.WaitingReason,
 		"pool", r.Pool, "priority", string(r.Priority), "attempt", fmt.Sprintf("%d of %d", r.Attempt, r.MaxAttempts),
-		"worker", r.Worker, "session", r.SessionID, "caller", r.Caller.Subject, "parent", r.ParentID, "schedule", r.ScheduleID, "replay of", r.ReplayOf,
+		"worker", r.Worker, "session", r.SessionID, "caller", r.Caller.Subject, "parent", r.ParentID, "children", childCounts(r.Children), "schedule", r.ScheduleID, "replay of", r.ReplayOf,
 		"created", console.Time(r.CreatedAt), "scheduled for", console.Time(r.ScheduledFor),
 		"started", console.Time(r.StartedAt), "finished", console.Time(r.FinishedAt), "kept until", console.Time(r.ExpiresAt),
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/helmdeck/helmdeck/internal/cli/console"
+	"github.com/helmdeck/helmdeck/pkg/client"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 )
 
@@ -51,6 +52,10 @@ func (j *jobList) Run(ctx context.Context, con *console.Console) error {
 	if err != nil {
 		return err
 	}
+	return showList(con, list)
+}
+
+func showList(con *console.Console, list client.JobList) error {
 	if con.JSON {
 		return con.WriteJSON(list)
 	}

@@ -3,6 +3,7 @@ package control
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -16,12 +17,11 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
-	"github.com/helmdeck/helmdeck/pkg/records"
 )
 
-// Consequences does what follows from the events of a job: deliveries to
-// webhooks, a dead letter for a failed one, visible artifacts for a succeeded
-// one, word to the schedule that made it. It reads the lifecycle
+// Consequences does what follows from the end of a job: a dead letter for a
+// failed one, visible artifacts for a succeeded one, word to the schedule that
+// made it. It reads the lifecycle
 // through one durable consumer and acknowledges an event only after its
 // consequences are stored, so none is lost with the process that finished the
 // job.
@@ -29,8 +29,6 @@ type Consequences struct {
 	JS        bus.JetStream
 	Store     *jobstore.Store
 	Artifacts *artifacts.Store
-	// Hooks sees every event; nil: there are no webhooks.
-	Hooks Hooks
 	// Limits frees what a run held; may be nil.
 	Limits Limits
 	Log    zerolog.Logger
@@ -55,18 +53,6 @@ func (c *Consequences) handle(ctx context.Context, d bus.Delivery) error {
 }
 
 func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
-	// A webhook that cannot be served now keeps nothing else from happening,
-	// except that the event goes away.
-	var hooks error
-	if c.Hooks != nil {
-		hooks = c.Hooks.Follow(ctx, m)
-	}
-	return errors.Join(hooks, c.settle(ctx, m, hooks == nil))
-}
-
-// settle does what follows within the system; the job may expire if told is
-// set.
-func (c *Consequences) settle(ctx context.Context, m bus.Message, told bool) error {
 	typ := ""
 	if v := m.Header["ce-type"]; len(v) > 0 {
 		typ = v[0]
@@ -81,11 +67,8 @@ func (c *Consequences) settle(ctx context.Context, m bus.Message, told bool) err
 	if typ != events.JobFailed && !scheduled && !bytes.Contains(m.Data, artifactsKey) && !bytes.Contains(m.Data, expiryKey) {
 		return nil // the common case, worth not decoding
 	}
-	job, err := jobstore.DecodeJob(m)
-	if errors.Is(err, records.ErrNewer) {
-		return err // for a newer replica
-	}
-	if err != nil {
+	var job jobs.Job
+	if err := json.Unmarshal(m.Data, &job); err != nil {
 		c.Log.Error().Err(err).Uint64("sequence", m.Sequence).Msg("lifecycle event not understood, passed over")
 		return nil // it would come for ever
 	}
@@ -102,9 +85,6 @@ func (c *Consequences) settle(ctx context.Context, m bus.Message, told bool) err
 		if err := c.keep(ctx, job, m); err != nil {
 			return err
 		}
-	}
-	if !told {
-		return nil
 	}
 	// Last, so that nothing of the above meets the removal.
 	return c.Store.NoteExpiry(ctx, job)
@@ -136,12 +116,9 @@ func (c *Consequences) free(ctx context.Context, typ string, m bus.Message) erro
 	if c.Limits == nil || !over || typ != events.JobCancelled && !bytes.Contains(m.Data, limitKeys) {
 		return nil
 	}
-	job, err := jobstore.DecodeJob(m)
-	if errors.Is(err, records.ErrNewer) {
-		return err // for a newer replica
-	}
-	if err != nil {
-		return nil //nolint:nilerr // told of below
+	var job jobs.Job
+	if json.Unmarshal(m.Data, &job) != nil {
+		return nil // told of below
 	}
 	return c.Limits.Ended(ctx, job)
 }

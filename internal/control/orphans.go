@@ -14,7 +14,7 @@ type OrphanIndex interface {
 	Orphans(limit int) []jobs.Key
 }
 
-// Orphans cancels the called jobs whose parent has ended: those the worker of
+// Orphans cancels the called jobs whose parent has ended or is being cancelled: those the worker of
 // the parent did not reach, because it died or because the parent ended
 // without one. What the index says is looked up before anything is done.
 type Orphans struct {

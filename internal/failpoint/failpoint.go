@@ -32,12 +32,6 @@ const (
 	ReleaseAfterTake     = "release.after_take"
 	ReleaseAfterQueue    = "release.after_queue"
 	ReleaseAfterPurge    = "release.after_purge"
-	HookAfterPublish     = "hook.after_publish"
-	HookAfterSend        = "hook.after_send"
-	HookAfterSchedule    = "hook.after_schedule"
-	HookAfterAck         = "hook.after_ack"
-	HookAfterMove        = "hook.after_move"
-	HookAfterPurge       = "hook.after_purge"
 )
 
 // Names of the steps of the life of a schedule.
@@ -57,6 +51,16 @@ var ScheduleSteps = []string{
 	ScheduleAfterArm, ScheduleAfterPurge, ScheduleAfterEnded,
 }
 
+// Names of the steps of a call of a pack by a pack, in the parent's worker.
+const (
+	CallAfterStarted = "call.after_started" // the child runs somewhere
+	CallAfterEnded   = "call.after_ended"   // the parent does not know yet
+	CallAfterCancel  = "call.after_cancel"  // the child is cancelled, the parent not yet
+)
+
+// CallSteps lists the failpoints a kill test of calls walks through.
+var CallSteps = []string{CallAfterStarted, CallAfterEnded, CallAfterCancel}
+
 // Steps lists the failpoints a kill test walks through.
 var Steps = []string{
 	SubmitBeforeKey, SubmitAfterKey, SubmitAfterPublish,
@@ -67,7 +71,6 @@ var Steps = []string{
 	CancelAfterEvent, CancelAfterRemove, CancelAfterRequest, ConsequenceAfterDead,
 	SlotAfterTake, SlotAfterFree, HoldAfterPublish, HoldAfterAck,
 	ReleaseAfterTake, ReleaseAfterQueue, ReleaseAfterPurge,
-	HookAfterPublish, HookAfterSend, HookAfterSchedule, HookAfterAck, HookAfterMove, HookAfterPurge,
 }
 
 // The bugs that can be planted by name in HELMDECK_PLANT.

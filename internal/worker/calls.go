@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/helmdeck/helmdeck/internal/failpoint"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 	"github.com/helmdeck/helmdeck/pkg/sessions"
@@ -86,6 +87,7 @@ func (c *calls) Call(ctx context.Context, call packs.Call) (packs.Child, error) 
 	if err != nil {
 		c.abandon(ctx, child, job)
 	} else {
+		failpoint.Hit(failpoint.CallAfterEnded)
 		c.line(fmt.Sprintf("child %s %s ended: %s", job.ID, job.Pack, job.State))
 	}
 	if lost := back(ctx); err == nil {
@@ -123,6 +125,7 @@ func (c *calls) sees(call packs.Call) func(jobs.Sight) {
 			mu.Unlock()
 			if fresh {
 				c.line(fmt.Sprintf("child %s %s started, run %d", s.Job.ID, s.Job.Pack, s.Job.Runs))
+				failpoint.Hit(failpoint.CallAfterStarted)
 			}
 		}
 	}
@@ -138,6 +141,7 @@ func (c *calls) abandon(ctx context.Context, child *jobs.Child, job jobs.Job) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), busTimeout)
 	defer cancel()
 	_, err := c.a.w.cfg.Jobs.Cancel(ctx, c.a.claimed.Caller, job.ID)
+	failpoint.Hit(failpoint.CallAfterCancel)
 	var pe *packs.Error
 	if err != nil && (!errors.As(err, &pe) || pe.Code != packs.NotFound) {
 		c.a.log.Warn().Err(err).Str("child", job.ID).Msg("child not cancelled; the control loop does it once the parent has ended")

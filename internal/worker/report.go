@@ -42,6 +42,8 @@ func newReporter(ctx context.Context, r Reports, job jobs.Job, sign func()) *rep
 	return &reporter{ctx: ctx, reports: r, job: job, sign: sign}
 }
 
+func (r *reporter) teller() Teller { return Teller{r.job.Key(), r.job.Attempt, r.job.ParentID} }
+
 func (r *reporter) progress(percent float64, message string) {
 	r.sign()
 	r.mu.Lock()
@@ -120,10 +122,10 @@ func (r *reporter) flush() {
 	defer cancel()
 	// Progress and logs may be lost; the lifecycle may not.
 	if latest != nil {
-		_ = r.reports.Progress(ctx, r.job.Key(), *latest, r.job.Attempt)
+		_ = r.reports.Progress(ctx, r.teller(), *latest)
 	}
 	if len(lines) > 0 {
-		_ = r.reports.Log(ctx, r.job.Key(), from, lines, r.job.Attempt)
+		_ = r.reports.Log(ctx, r.teller(), from, lines)
 	}
 }
 

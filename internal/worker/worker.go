@@ -61,13 +61,20 @@ type Delivery interface {
 
 // Reports carries what a run says while it runs.
 type Reports interface {
-	Progress(ctx context.Context, k jobs.Key, p jobs.Progress, attempt int) error
+	Progress(ctx context.Context, t Teller, p jobs.Progress) error
 	// Log carries lines that come after from others of the same run.
-	Log(ctx context.Context, k jobs.Key, from int, lines []string, attempt int) error
+	Log(ctx context.Context, t Teller, from int, lines []string) error
 	// Beat tells every replica that this worker lives and what it does.
 	Beat(ctx context.Context, s Status) error
 	// Listen passes on what is asked of this worker until stop.
 	Listen(worker string, c Control) (stop func(), err error)
+}
+
+// Teller is the attempt that reports.
+type Teller struct {
+	Key      jobs.Key
+	Attempt  int
+	ParentID string // empty for none
 }
 
 // Control is what others ask of a worker. None of it may block for long.
@@ -98,8 +105,6 @@ type Status struct {
 	Version string         `json:"version"`
 	Slots   map[string]int `json:"slots"`   // by pool
 	Running map[string]int `json:"running"` // by pool
-	// Packs are those it runs, "name@v1"; empty: not told, as older ones did.
-	Packs []string `json:"packs,omitempty"`
 	Leaked  int            `json:"leaked,omitempty"`
 	// Drain is set once the worker takes no more jobs; at DrainBy it hands
 	// back those that still run.
@@ -114,7 +119,6 @@ type Status struct {
 type Config struct {
 	ID, Host, Version string
 	Slots             map[string]int // by pool; the pools this worker serves
-	Serves            []string       // the packs to tell of in heartbeats; see Status
 
 	Source  Source
 	Ledger  jobs.Ledger

@@ -254,8 +254,11 @@ func (c *Child) await(ctx context.Context, job Job, ended <-chan Job, see func(S
 	return c.s.complete(ctx, job)
 }
 
-// CancelOrphan cancels a called job whose parent has ended, unless the job is
-// shared. It reports whether there was something to do.
+// CancelOrphan cancels a called job whose parent has ended or is being
+// cancelled, unless the job is shared. It reports whether there was something
+// to do. To wait for the end of a parent that is being cancelled would not do:
+// when its worker is lost, its children may sit in the only slot in which
+// another one could end it.
 func (s *Service) CancelOrphan(ctx context.Context, k Key) (bool, error) {
 	job, err := s.read(ctx, k)
 	if errors.Is(err, ErrNotFound) {
@@ -272,7 +275,7 @@ func (s *Service) CancelOrphan(ctx context.Context, k Key) (bool, error) {
 	case errors.Is(err, ErrNotFound): // it had events, and they are gone
 	case err != nil:
 		return false, err
-	case !parent.Job.State.Terminal():
+	case !parent.Job.State.Terminal() && !parent.Job.CancelRequested:
 		return false, nil
 	}
 	_, err = s.Cancel(ctx, job.Caller, job.ID)

@@ -14,8 +14,6 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/identity"
 	"github.com/helmdeck/helmdeck/pkg/packs"
-	"github.com/helmdeck/helmdeck/pkg/records"
-	"github.com/helmdeck/helmdeck/pkg/webhooks"
 )
 
 // State of a job.
@@ -88,8 +86,6 @@ type Job struct {
 	// Children counts the jobs with this parent by state, as far as the
 	// replica that answers knows them; filled in by readers of one job.
 	Children map[State]int `json:"children,omitempty"`
-	// Webhook is told of the job's events.
-	Webhook *webhooks.Hook `json:"webhook,omitempty"`
 	// ScheduleID is the schedule whose run the job is.
 	ScheduleID string `json:"schedule_id,omitempty"`
 
@@ -141,9 +137,6 @@ type Job struct {
 	LimitKeys []string `json:"limit_keys,omitempty"`
 	// InputBytes is the size of the input.
 	InputBytes int64 `json:"input_bytes,omitempty"`
-
-	// Unknown are the members that a newer program wrote; see EncodeJob.
-	Unknown records.Unknown `json:"-"`
 }
 
 // Key returns the key of the job.
@@ -201,13 +194,6 @@ type Submission struct {
 	// InputKey is the blob of an input above the claim-check limit.
 	InputKey    string `json:"input_key,omitempty"`
 	TraceParent string `json:"traceparent,omitempty"`
-	// PassedOn counts how often the job was put off because the worker that got
-	// it has not this version of its pack.
-	PassedOn int `json:"passed_on,omitempty"`
-	// Unknown are the members that a newer program wrote; see EncodeSubmission.
-	Unknown records.Unknown `json:"-"`
-	// WebhookSecret signs deliveries to Job.Webhook; it is sealed.
-	WebhookSecret string `json:"webhook_secret,omitempty"`
 	// Encoded is the message a store read this from, so that it can write the
 	// same again without encoding it anew. It is void once a field changes.
 	Encoded *Encoded `json:"-"`
@@ -241,11 +227,6 @@ type Request struct {
 	// once, the others wait.
 	ConcurrencyKey   string `json:"concurrency_key,omitempty"`
 	ConcurrencyLimit int    `json:"concurrency_limit,omitempty"`
-	// Webhook is told of the job's events. WebhookURL and WebhookSecret are
-	// the older names; they ask for the terminal events in the plain format.
-	Webhook       *webhooks.Target `json:"webhook,omitempty"`
-	WebhookURL    string           `json:"webhook_url,omitempty"`
-	WebhookSecret string           `json:"webhook_secret,omitempty"`
 	// IdempotencyKey comes from the Idempotency-Key header.
 	IdempotencyKey string `json:"-"`
 	// TraceParent is the W3C trace context of the request.

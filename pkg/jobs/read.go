@@ -106,7 +106,7 @@ func (s *Service) readOnce(ctx context.Context, k Key, leader bool) (Job, error)
 	}
 	sub, place, err := s.cfg.Queue.Find(ctx, k, leader)
 	if err == nil {
-		if place == InSchedule && sub.Job.State == Queued && sub.PassedOn == 0 {
+		if place == InSchedule && sub.Job.State == Queued {
 			sub.Job.State = Scheduled
 		}
 		return sub.Job, nil
@@ -208,6 +208,7 @@ func (s *Service) List(ctx context.Context, c identity.Caller, q Query) ([]Job, 
 	}
 	for i := range page {
 		page[i].WaitingReason = s.waiting(page[i])
+		page[i].Children = s.cfg.Index.Children(page[i].Key())
 	}
 	return page, next, nil
 }

@@ -108,13 +108,15 @@ func submit(t *testing.T, r *rig.Rig, l *history.Log, rng *rand.Rand, step int) 
 	defer cancel()
 	value := fmt.Sprintf("value-%d.", step)
 	pack, input, want := "test.echo", fmt.Sprintf(`{"message":%q}`, value), value
-	switch rng.IntN(6) {
+	switch rng.IntN(7) {
 	case 0:
 		pack, input, want = "test.fail", `{"code":"session_unavailable","times":1}`, ""
 	case 1:
 		pack, input, want = "test.fail", `{"code":"handler_failed"}`, ""
 	case 2:
 		pack, input, want = "test.artifact", `{"bytes":2000,"name":"a.bin"}`, ""
+	case 3:
+		pack, input = "test.parent", fmt.Sprintf(`{"count":3,"input":{"message":"%s{i}"}}`, value)
 	}
 	q := jobs.Request{Pack: pack, Input: []byte(input)}
 	if rng.IntN(2) == 0 {

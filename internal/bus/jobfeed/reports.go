@@ -32,21 +32,21 @@ func NewReports(core bus.Core, js bus.JetStream, installation string, log zerolo
 }
 
 // Progress implements worker.Reports.
-func (r *Reports) Progress(ctx context.Context, k jobs.Key, p jobs.Progress, attempt int) error {
-	return r.send(ctx, k, events.KindProgress, events.JobProgress, attempt, p)
+func (r *Reports) Progress(ctx context.Context, j worker.Teller, p jobs.Progress) error {
+	return r.send(ctx, j, events.KindProgress, events.JobProgress, p)
 }
 
 // Log implements worker.Reports.
-func (r *Reports) Log(ctx context.Context, k jobs.Key, from int, lines []string, attempt int) error {
-	return r.send(ctx, k, events.KindLog, events.JobLog, attempt, events.Log{Lines: lines, From: from, At: time.Now().UTC()})
+func (r *Reports) Log(ctx context.Context, j worker.Teller, from int, lines []string) error {
+	return r.send(ctx, j, events.KindLog, events.JobLog, events.Log{Lines: lines, From: from, At: time.Now().UTC()})
 }
 
-func (r *Reports) send(ctx context.Context, k jobs.Key, kind, typ string, attempt int, data any) error {
-	subject, err := events.ProgSubject(k, kind)
+func (r *Reports) send(ctx context.Context, j worker.Teller, kind, typ string, data any) error {
+	subject, err := events.ProgSubject(j.Key, kind)
 	if err != nil {
 		return err
 	}
-	ev, err := r.source.New(typ, events.About{Key: k, Attempt: attempt}, data)
+	ev, err := r.source.New(typ, events.About{Key: j.Key, Attempt: j.Attempt, ParentID: j.ParentID}, data)
 	if err != nil {
 		return err
 	}

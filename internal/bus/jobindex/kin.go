@@ -50,13 +50,13 @@ func (x *Index) Children(k jobs.Key) map[jobs.State]int {
 }
 
 // Orphans returns up to limit called jobs that have not ended while their
-// parent has, or is not known here.
+// parent has, is being cancelled, or is not known here.
 func (x *Index) Orphans(limit int) []jobs.Key {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var out []jobs.Key
 	for id, family := range x.kin {
-		if parent := x.byID[id]; parent != nil && !parent.over() {
+		if parent := x.byID[id]; parent != nil && !parent.ending() {
 			continue
 		}
 		for _, e := range family {
@@ -72,4 +72,13 @@ func (x *Index) Orphans(limit int) []jobs.Key {
 		}
 	}
 	return out
+}
+
+// ending reports whether a job has ended or is being cancelled; x.mu is held.
+func (e *entry) ending() bool {
+	if e.over() {
+		return true
+	}
+	j, ok := e.record()
+	return ok && j.CancelRequested
 }

@@ -91,6 +91,7 @@ type settings struct {
 	invocation packs.Invocation
 	store      *artifacts.Store
 	begun      bool
+	callable   *packs.Catalog
 	onProgress func(Progress)
 	engine     packs.Engine
 }
@@ -126,6 +127,12 @@ func WithHTTP(client *http.Client, check func(ctx context.Context, url string) e
 // WithLeaser gives the pack sessions.
 func WithLeaser(l sessions.Leaser) Option {
 	return func(s *settings) { s.invocation.Services.Leaser = l }
+}
+
+// WithPacks lets the pack call these. Their children run at once, by the same
+// options, and share the artifact store.
+func WithPacks(callable ...packs.Pack) Option {
+	return func(s *settings) { s.callable = packs.NewCatalog(callable...) }
 }
 
 // WithBegun pretends that an earlier attempt began the effect.
@@ -171,6 +178,9 @@ func Run(t testing.TB, p packs.Pack, input any, options ...Option) Result {
 	s.invocation.Services.Progress = rec.progress
 	s.invocation.Services.Log = rec.log
 	s.invocation.Services.Begin = rec.begin
+	if s.callable != nil {
+		s.invocation.Services.Calls = &children{settings: s}
+	}
 
 	_, warnings, _ := p.Validate(s.invocation.Input) // Execute returns the error
 	out, err := s.engine.Execute(s.ctx, p, s.invocation)

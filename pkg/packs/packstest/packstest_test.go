@@ -90,3 +90,46 @@ func TestWithHTTP(t *testing.T) {
 		t.Errorf("got %v", res.Err)
 	}
 }
+
+// TestWithPacks runs children, with their artifacts and failures.
+func TestWithPacks(t *testing.T) {
+	t.Parallel()
+	type in struct {
+		Text string `json:"text"`
+	}
+	type out struct {
+		Key string `json:"key"`
+	}
+	save := packs.Define(packs.Spec[in, out]{Name: "t.save", Summary: "s", Needs: packs.Needs{Artifacts: true},
+		Run: func(ctx context.Context, run *packs.Run, in in) (out, error) {
+			if in.Text == "" {
+				return out{}, packs.Errorf(packs.NotFound, "no text")
+			}
+			ref, err := run.SaveArtifact(ctx, "a.txt", "", strings.NewReader(in.Text))
+			return out{ref.Key}, err
+		}})
+	type all struct {
+		Keys  []string `json:"keys"`
+		Wrong string   `json:"wrong"`
+	}
+	parent := packs.Define(packs.Spec[struct{}, all]{Name: "t.parent", Summary: "s", Needs: packs.Needs{Calls: true, Artifacts: true},
+		Run: func(ctx context.Context, run *packs.Run, _ struct{}) (all, error) {
+			children, err := packs.MapAs[out](ctx, run, "t.save", packs.Slice([]in{{"a"}, {""}, {"b"}}), packs.MapOptions{Policy: packs.CollectAll})
+			if err != nil {
+				return all{}, err
+			}
+			if _, err := run.StatArtifact(ctx, children[2].Out.Key); err != nil {
+				return all{}, err
+			}
+			return all{[]string{children[0].Out.Key, children[2].Out.Key}, children[1].Err.Message}, nil
+		}})
+	res := packstest.Run(t, parent, nil, packstest.WithPacks(save))
+	var got all
+	res.Decode(t, &got)
+	if len(got.Keys) != 2 || !strings.Contains(got.Wrong, "(t.save): no text") {
+		t.Errorf("got %+v", got)
+	}
+	if last := res.Progress[len(res.Progress)-1]; last.Message != "3 of 3 t.save done, 1 failed" || last.Percent != 100 {
+		t.Errorf("progress %+v", last)
+	}
+}
