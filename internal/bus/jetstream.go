@@ -48,6 +48,9 @@ type Outgoing struct {
 	// published to Target in the same stream.
 	At     time.Time
 	Target string
+	// TargetTTL removes what the schedule published after a while; 0: the
+	// stream's limits.
+	TargetTTL time.Duration
 }
 
 // Message is a stored message.

@@ -23,6 +23,7 @@ const (
 	headerTTL           = "Nats-TTL"
 	headerSchedule      = "Nats-Schedule"
 	headerTarget        = "Nats-Schedule-Target"
+	headerTargetTTL     = "Nats-Schedule-TTL"
 	headerRollup        = "Nats-Rollup"
 	headerMarker        = "Nats-Marker-Reason"
 	headerBatchID       = "Nats-Batch-Id"
@@ -133,6 +134,9 @@ func (c *Conn) outgoing(m Outgoing) *nats.Msg {
 	if !m.At.IsZero() {
 		h[headerSchedule] = []string{"@at " + m.At.UTC().Format(time.RFC3339Nano)}
 		h[headerTarget] = []string{c.names.subject(m.Target)}
+		if m.TargetTTL > 0 {
+			h[headerTargetTTL] = []string{ttlValue(m.TargetTTL)}
+		}
 	}
 	return &nats.Msg{Subject: c.names.subject(m.Subject), Header: h, Data: m.Data}
 }

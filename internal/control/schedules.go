@@ -79,9 +79,6 @@ func (s *Schedules) attend(ctx context.Context, d bus.Delivery) error {
 	f, err := schedulestore.Decode(d.Message())
 	if err != nil {
 		s.Log.Error().Err(err).Msg("what fired is of no schedule, taken out")
-		if err := schedulestore.Done(ctx, s.JS, d.Message()); err != nil {
-			return err
-		}
 		return d.Term(ctx, "of no schedule")
 	}
 	failpoint.Hit(failpoint.ScheduleBeforeFire)
@@ -99,8 +96,6 @@ func (s *Schedules) attend(ctx context.Context, d bus.Delivery) error {
 		// The clock of the server is ahead of ours.
 		return d.Nak(ctx, min(early, longest))
 	}
-	if err := schedulestore.Done(ctx, s.JS, d.Message()); err != nil {
-		return err
-	}
-	return d.Ack(ctx)
+	failpoint.Hit(failpoint.ScheduleAfterAttend)
+	return d.AckLater(ctx) // it does no harm a second time
 }

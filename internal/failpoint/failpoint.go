@@ -41,14 +41,14 @@ const (
 	ScheduleAfterDecide = "schedule.after_decide"
 	ScheduleAfterSubmit = "schedule.after_submit"
 	ScheduleAfterArm    = "schedule.after_arm"
-	ScheduleAfterPurge  = "schedule.after_purge"
+	ScheduleAfterAttend = "schedule.after_attend"
 	ScheduleAfterEnded  = "schedule.after_ended" // of a job, the schedule is told
 )
 
 // ScheduleSteps lists the failpoints a kill test of schedules walks through.
 var ScheduleSteps = []string{
 	ScheduleAfterCreate, ScheduleBeforeFire, ScheduleAfterDecide, ScheduleAfterSubmit,
-	ScheduleAfterArm, ScheduleAfterPurge, ScheduleAfterEnded,
+	ScheduleAfterArm, ScheduleAfterAttend, ScheduleAfterEnded,
 }
 
 // Names of the steps of a call of a pack by a pack, in the parent's worker.

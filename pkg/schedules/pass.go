@@ -58,12 +58,16 @@ func stalled(rec *Record, now time.Time) bool {
 	return rec.Begun == nil || now.Sub(rec.Begun.DecidedAt) > time.Minute
 }
 
-// Pass does what Overdue does, and compares the timers of the bus with the
-// records: it sets those that are missing or wrong and removes those of
-// schedules that are gone.
+// Pass does what Overdue does, looks after the jobs of runs, in case word of
+// their end was lost or they were never submitted, and compares the timers of
+// the bus with the records: it sets those that are missing or wrong and removes
+// those of schedules that are gone.
 func (s *Service) Pass(ctx context.Context) (r Repairs, err error) {
 	r, err = s.Overdue(ctx)
 	if err != nil {
+		return r, err
+	}
+	if err := s.lookAfter(ctx); err != nil {
 		return r, err
 	}
 	all, err := s.cfg.Store.List(ctx)
@@ -96,6 +100,25 @@ func (s *Service) Pass(ctx context.Context) (r Repairs, err error) {
 	wrong = slices.AppendSeq(wrong, maps.Keys(want))
 	r.Timers = len(wrong)
 	return r, each(wrong, func(id string) error { return s.arm(ctx, id) })
+}
+
+// lookAfter attends to schedules whose runs have not ended as far as is known.
+func (s *Service) lookAfter(ctx context.Context) error {
+	all, err := s.cfg.Store.List(ctx)
+	if err != nil {
+		return err
+	}
+	var open []string
+	for _, rec := range all {
+		begun := rec.Begun != nil && s.cfg.Now().Sub(rec.Begun.DecidedAt) > time.Minute
+		if begun || rec.Begun == nil && len(rec.unsettled()) > 0 {
+			open = append(open, rec.ID)
+		}
+	}
+	return each(open, func(id string) error {
+		_, err := s.Attend(ctx, id, Word{})
+		return err
+	})
 }
 
 // each calls fn for ids, some at once. It breaks off after a few failures: the

@@ -8,9 +8,6 @@
 // or too early does no harm, and one that is lost is made good by Pass. It
 // knows nothing of NATS: that side is internal/bus/schedulestore, and
 // internal/control turns what fires into calls of Attend.
-//
-// Its eleven files are the record, its rules, and one for each thing that
-// happens to it.
 package schedules
 
 import (

@@ -3,6 +3,7 @@
 package schedules_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -105,8 +106,8 @@ func TestDelayLimits(t *testing.T) {
 			}
 			continue
 		}
-		pe, ok := err.(*packs.Error)
-		if !ok || pe.Code != packs.InvalidInput || len(pe.Details) != 1 || pe.Details[0].Pointer != tt.want {
+		var pe *packs.Error
+		if !errors.As(err, &pe) || pe.Code != packs.InvalidInput || len(pe.Details) != 1 || pe.Details[0].Pointer != tt.want {
 			t.Errorf("%s: got %v, want a fault at %s", tt.name, err, tt.want)
 		}
 	}

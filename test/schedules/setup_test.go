@@ -114,3 +114,14 @@ func left(r *rig.Rig, filter string) int {
 	}
 	return n
 }
+
+// settled reports whether all that was said to schedules was attended to.
+func settled(r *rig.Rig) bool {
+	r.T.Helper()
+	js := r.Env.Conn(bus.RoleAdmin).JetStream()
+	state, err := js.Consumer(r.Ctx(), bus.StreamSchedule, bus.ConsumerSchedules)
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	return state.Pending == 0 && state.Unacked == 0
+}

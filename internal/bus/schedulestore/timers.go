@@ -21,6 +21,11 @@ type Fire struct {
 	Ended *jobs.Job `json:"ended,omitempty"`
 }
 
+// keep is how long word stays in the stream, attended to or not: to remove
+// each piece by itself costs the server more than all else about it. What is
+// lost by then the passes find, for the record says what is due.
+const keep = 5 * time.Minute
+
 // Arm implements schedules.Timers.
 func (s *Store) Arm(ctx context.Context, id string, at, when time.Time) error {
 	out, err := message(Fire{ScheduleID: id, At: at.UTC()}, events.SchedCronSubject)
@@ -30,7 +35,7 @@ func (s *Store) Arm(ctx context.Context, id string, at, when time.Time) error {
 	if out.Target, err = events.SchedFireSubject(id); err != nil {
 		return err
 	}
-	out.At = when
+	out.At, out.TargetTTL = when, keep
 	if _, err = s.js.Publish(ctx, out); err == nil {
 		failpoint.Hit(failpoint.ScheduleAfterArm)
 	}
@@ -94,20 +99,11 @@ func Tell(ctx context.Context, js bus.JetStream, job jobs.Job, event bus.Message
 	if v := event.Header["ce-id"]; len(v) > 0 {
 		out.MsgID = v[0]
 	}
+	out.TTL = keep
 	_, err = js.Publish(ctx, out)
 	if err != nil {
 		return fmt.Errorf("tell schedule %s of the end of a job: %w", job.ScheduleID, err)
 	}
 	failpoint.Hit(failpoint.ScheduleAfterEnded)
-	return nil
-}
-
-// Done removes what has fired: it stays in the stream after its
-// acknowledgement, for ever if the process died in between.
-func Done(ctx context.Context, js bus.JetStream, m bus.Message) error {
-	if err := js.Purge(ctx, bus.StreamSchedule, m.Subject, m.Sequence+1); err != nil {
-		return err
-	}
-	failpoint.Hit(failpoint.ScheduleAfterPurge)
 	return nil
 }

@@ -154,9 +154,8 @@ func (w *World) Append(_ context.Context, m jobs.Move) (uint64, error) {
 	if m.Expected != at {
 		return 0, jobs.ErrConflict
 	}
-	if l.last == nil && m.Job.State == jobs.Scheduled {
-		from = jobs.Scheduled
-	} else if err := jobs.CheckMove(from, m.Job.State); err != nil {
+	begins := l.last == nil && m.Job.State == jobs.Scheduled // of a job put off
+	if err := jobs.CheckMove(from, m.Job.State); err != nil && !begins {
 		return 0, fmt.Errorf("append to job %s: %w", key.ID, err)
 	}
 	if m.Input != nil {
