@@ -23,7 +23,8 @@ func (a *API) scheduleRoutes() []*route {
 	record := []openapi.Answer{{Status: ok, Description: "The schedule.", Body: schedules.Schedule{}}}
 
 	create := op(post, "/api/v1/schedules", "create_schedule", runPacks, "Create a schedule")
-	create.Description = "cron or every, and the job of each run. Every fault of the body and of the pack's input is told at once."
+	create.Description = "cron or every, and the job of each run. Every fault of the body and of the pack's input is told at once. " +
+		"parent_id, run_at and delay_s are of single jobs and refused here."
 	create.Params, create.Body = []openapi.Param{keyParam}, schedules.Spec{}
 	create.Answers = []openapi.Answer{{Status: http.StatusCreated, Description: "Stored; Location is where it is.", Body: schedules.Schedule{}}}
 
