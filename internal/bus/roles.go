@@ -57,6 +57,7 @@ func GrantOf(prefix string, role Role) Grant {
 	switch role {
 	case RoleAPI:
 		g.Publish = append(g.Publish, prefix+".ctl.*.drain")
+		g.Subscribe = append(g.Subscribe, prefix+"."+HeldPrefix+">")
 		// History is answered to outside programs, whose inboxes are their own.
 		g.Publish = append(g.Publish, "_INBOX.>")
 		for _, p := range packs.Pools {

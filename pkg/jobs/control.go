@@ -144,7 +144,7 @@ func (s *Service) replay(ctx context.Context, old Submission, edited json.RawMes
 	sub, err := s.prepare(o.Caller, Request{
 		Pack: o.Pack, Version: o.Version, Input: input, Priority: o.Priority, TimeoutS: o.TimeoutS,
 		MaxAttempts: o.MaxAttempts, Labels: o.Labels, ParentID: o.ParentID, TraceParent: old.TraceParent,
-		ResultTTLS: o.ResultTTLS,
+		ResultTTLS:     o.ResultTTLS,
 		ConcurrencyKey: o.ConcurrencyKey, ConcurrencyLimit: o.ConcurrencyLimit,
 	})
 	if err != nil {

@@ -203,3 +203,18 @@ func TestSourceFollowsItsFile(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCalledJobsCountWithTheirFamily: else a parent that waits would hold the
+// very slot its child needs.
+func TestCalledJobsCountWithTheirFamily(t *testing.T) {
+	t.Parallel()
+	p := parse(t, "default: {subject: {concurrent: 1}, tenant: {concurrent: 1}}\npacks: {a.b: 3}\npools: {core: 1}")
+	child := &jobs.Job{ID: "1", Pack: "a.b", Pool: "core", Call: &jobs.Called{Depth: 1}, Caller: identity.Caller{Subject: "ann"}}
+	if got := p.Slots(child); len(got) != 1 || got[0].Limit != 3 {
+		t.Errorf("got %v, want the one of the pack", got)
+	}
+	child.Pack = "c.d"
+	if got := p.Slots(child); len(got) != 0 {
+		t.Errorf("got %v, want none", got)
+	}
+}

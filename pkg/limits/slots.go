@@ -61,7 +61,14 @@ func (p *Policy) Slots(j *jobs.Job) []Slot {
 	if j.ConcurrencyKey != "" {
 		out = append(out, Slot{slotKey(kindConcurrency, k.Tenant, j.ConcurrencyKey), max(1, j.ConcurrencyLimit)})
 	}
-	if p.capped {
+	if p.capped && j.Depth() > 0 {
+		// A called job counts with the job at the top of its family, which has
+		// these slots and waits: were it to need more of them, neither might
+		// ever go on. What protects one pack holds for it as well.
+		if n := p.Packs[j.Pack]; n > 0 {
+			out = append(out, Slot{slotKey(kindPack, j.Pack), n})
+		}
+	} else if p.capped {
 		l := p.Of(j.Caller)
 		if n := l.Subject.Concurrent; n > 0 {
 			out = append(out, Slot{slotKey(kindSubject, k.Tenant, k.Owner), n})
