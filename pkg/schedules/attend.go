@@ -130,13 +130,22 @@ func (s *Service) settleEnded(ctx context.Context, rec *Record, ended *jobs.Job,
 		case err == nil:
 		case !errors.Is(err, jobs.ErrNotFound):
 			return changed, false, err
-		case begun && now.Sub(rec.Begun.DecidedAt) < forgotten:
+		case begun && now.Sub(rec.Begun.DecidedAt) < rec.forgottenAfter():
 			absent = true
 		default:
 			changed = rec.settle(id, RunUnknown, nil, now) || changed
 		}
 	}
 	return changed, absent, nil
+}
+
+// forgottenAfter is the age at which a job that is nowhere to be found may have
+// run, so that it must not be submitted again.
+func (r *Record) forgottenAfter() time.Duration {
+	if ttl := time.Duration(r.ResultTTLS) * time.Second; ttl > 0 {
+		return min(forgotten, ttl) // its events go away that long after its end
+	}
+	return forgotten
 }
 
 func key(c identity.Caller, id string) jobs.Key {

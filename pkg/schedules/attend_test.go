@@ -419,3 +419,16 @@ func TestRefusedRun(t *testing.T) {
 		t.Errorf("runs %v", got)
 	}
 }
+
+// TestShortLivedJobIsNotRunAgain: word of the end of a job was lost, and the
+// job is no longer kept.
+func TestShortLivedJobIsNotRunAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.create(func(s *schedules.Spec) { s.Every, s.Cron, s.ResultTTLS = "1h", "", 60 })
+	w.step(time.Hour)
+	delete(w.jobs, w.running())
+	w.step(time.Hour)
+	same(t, "jobs", w.ran(), []string{"00:00:00", "14:00:00"}) // the first is gone
+	same(t, "runs", w.runs(s.ID), []string{"13:00:00 time unknown", "14:00:00 time active"})
+}

@@ -290,7 +290,7 @@ func (w *world) runs(id string) []string {
 			line += fmt.Sprint(" ", r.Count)
 		}
 		if (r.JobID != "") != (r.Outcome == schedules.RunActive || r.Outcome == schedules.RunSucceeded ||
-			r.Outcome == schedules.RunCancelled || r.Outcome == schedules.RunFailed && r.Error.Code == packs.HandlerFailed) {
+			r.Outcome == schedules.RunCancelled || r.Outcome == schedules.RunUnknown || r.Outcome == schedules.RunFailed && r.Error.Code == packs.HandlerFailed) {
 			w.t.Errorf("run %+v: has a job or has none", r)
 		}
 		out = append(out, line)
