@@ -74,6 +74,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		return nil, err
 	}
 	index := jobindex.New(js, store, hub, 0, r.Log)
+	load.Queued = index.Queued
 	catalog := r.catalog()
 	source, err := limits.Open(r.Limits, r.Log)
 	if err != nil {
@@ -286,10 +287,15 @@ func either(questions ...func(packs.Info) string) func(packs.Info) string {
 // unserved says of a pack that no worker serves its pool now.
 func unserved(workers *jobfeed.Workers) func(packs.Info) string {
 	return func(info packs.Info) string {
+		others := false
 		for _, w := range workers.Live() {
-			if w.Slots[string(info.Pool)] > 0 && !w.Drain {
+			if w.Runs(string(info.Pool), info.Name, info.Version) {
 				return ""
 			}
+			others = others || w.Slots[string(info.Pool)] > 0 && !w.Drain
+		}
+		if others {
+			return fmt.Sprintf("no worker of the pool %s has version %s of this pack; upgrade one", info.Pool, info.Version)
 		}
 		return fmt.Sprintf("no worker serves the pool %[1]s now; start one with helmdeck-worker --pools %[1]s", info.Pool)
 	}

@@ -15,7 +15,7 @@ import (
 type poolGauges struct {
 	pools *poolstore.Store
 
-	waiting, unacked, running, count, oldest, autoscale *prometheus.Desc
+	waiting, unacked, running, count, oldest, autoscale, unserved *prometheus.Desc
 }
 
 func registerPools(reg prometheus.Registerer, pools *poolstore.Store) {
@@ -30,11 +30,12 @@ func registerPools(reg prometheus.Registerer, pools *poolstore.Store) {
 		count:     desc("workers", "Workers heard from lately."),
 		oldest:    desc("oldest_age_seconds", "Age of the oldest waiting job."),
 		autoscale: desc("autoscale_jobs", "Waiting + unacknowledged - running: what to scale on."),
+		unserved:  desc("unserved_jobs", "Jobs that wait although no live worker will take them: it lacks the pool, or the version of the pack. More than zero for minutes needs a look."),
 	})
 }
 
 func (g *poolGauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.waiting, g.unacked, g.running, g.count, g.oldest, g.autoscale} {
+	for _, d := range []*prometheus.Desc{g.waiting, g.unacked, g.running, g.count, g.oldest, g.autoscale, g.unserved} {
 		ch <- d
 	}
 }
@@ -57,6 +58,7 @@ func (g *poolGauges) Collect(ch chan<- prometheus.Metric) {
 		put(g.count, float64(l.Workers))
 		put(g.oldest, l.OldestAge.Seconds())
 		put(g.autoscale, float64(l.Autoscale()))
+		put(g.unserved, float64(l.Unserved()))
 	}
 }
 

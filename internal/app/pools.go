@@ -27,7 +27,7 @@ func (p pools) Pools(ctx context.Context) ([]api.PoolStatus, error) {
 		out[i] = api.PoolStatus{
 			Pool: l.Pool, Waiting: l.Waiting, Running: l.Running, Unacknowledged: l.Unacked,
 			Workers: l.Workers, Slots: l.Slots, Draining: l.Draining,
-			OldestAgeS: l.OldestAge.Seconds(), Autoscale: l.Autoscale(),
+			OldestAgeS: l.OldestAge.Seconds(), Autoscale: l.Autoscale(), Unserved: l.Unserved(),
 		}
 		if l.Paused != nil {
 			out[i].Paused = &client.PoolPause{Until: l.Paused.Until, Reason: l.Paused.Reason, By: l.Paused.By, Since: l.Paused.At}
@@ -81,6 +81,6 @@ func (f fleet) Drain(ctx context.Context, id string, within time.Duration) (clie
 func workerStatus(s worker.Status) client.WorkerStatus {
 	return client.WorkerStatus{
 		ID: s.ID, Host: s.Host, Version: s.Version, Slots: s.Slots, Running: s.Running, Leaked: s.Leaked,
-		Draining: s.Drain, DrainBy: s.DrainBy, LastBeat: s.At,
+		Packs: s.Packs, Draining: s.Drain, DrainBy: s.DrainBy, LastBeat: s.At,
 	}
 }

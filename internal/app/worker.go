@@ -103,7 +103,7 @@ func (r *workerRole) build(ctx context.Context, done *closer) ([]service, error)
 		return nil, err
 	}
 	w := worker.New(worker.Config{
-		ID: id, Host: host, Version: Version, Slots: r.slots,
+		ID: id, Host: host, Version: Version, Slots: r.slots, Serves: servedBy(catalog, r.slots),
 		Source: store, Ledger: store, Queue: store, Gate: gate, Reports: reports, Jobs: children, Packs: catalog, Artifacts: arts,
 		Leaser: leaser, HTTP: r.guard.Client(egress.Timeouts{}), CheckURL: r.guard.CheckURL,
 		ScratchDir: scratch, UserAgent: "helmdeck/" + Version, PublicURL: r.PublicURL,
@@ -114,6 +114,17 @@ func (r *workerRole) build(ctx context.Context, done *closer) ([]service, error)
 		follow,
 		{"worker", func(ctx context.Context) error { return r.runWorker(ctx, w) }},
 	}, nil
+}
+
+// servedBy names the packs that a worker with these slots runs.
+func servedBy(catalog *packs.Catalog, slots map[string]int) []string {
+	var out []string
+	for _, p := range catalog.ListAll() {
+		if info := p.Info(); slots[string(info.Pool)] > 0 {
+			out = append(out, worker.PackName(info.Name, info.Version))
+		}
+	}
+	return out
 }
 
 // freshScratch makes a folder of this process and removes those of processes

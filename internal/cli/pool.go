@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/helmdeck/helmdeck/internal/cli/console"
@@ -81,7 +83,7 @@ func showPools(con *console.Console, list []client.PoolStatus) error {
 	for i, l := range list {
 		rows[i] = []string{
 			l.Pool, fmt.Sprint(l.Waiting), fmt.Sprint(l.Running), fmt.Sprint(l.Unacknowledged), fmt.Sprint(l.Workers),
-			seconds(l.OldestAgeS), fmt.Sprint(l.Autoscale), pauseText(l.Paused),
+			seconds(l.OldestAgeS), fmt.Sprint(l.Autoscale), poolRemark(l),
 		}
 	}
 	return con.Table([]string{"POOL", "WAITING", "RUNNING", "UNACKNOWLEDGED", "WORKERS", "OLDEST", "SCALE", "REMARK"}, rows)
@@ -116,7 +118,7 @@ func showPool(con *console.Console, p client.PoolStatus) error {
 	pairs := []string{
 		"pool", p.Pool, "waiting", fmt.Sprint(p.Waiting), "running", fmt.Sprint(p.Running), "unacknowledged", fmt.Sprint(p.Unacknowledged),
 		"workers", fmt.Sprint(p.Workers), "slots", fmt.Sprint(p.Slots), "draining", fmt.Sprint(p.Draining),
-		"oldest", seconds(p.OldestAgeS), "scale", fmt.Sprint(p.Autoscale),
+		"oldest", seconds(p.OldestAgeS), "scale", fmt.Sprint(p.Autoscale), "unserved", unservedText(p.Unserved),
 	}
 	if p.Paused != nil {
 		pairs = append(pairs, "paused", pauseText(p.Paused), "paused since", console.Time(p.Paused.Since), "paused by", p.Paused.By)
@@ -223,4 +225,17 @@ func (p *poolResume) Run(ctx context.Context, con *console.Console) error {
 		return err
 	}
 	return showPool(con, status)
+}
+
+// poolRemark is what is out of the ordinary with a pool.
+func poolRemark(p client.PoolStatus) string {
+	remarks := slices.DeleteFunc([]string{pauseText(p.Paused), unservedText(p.Unserved)}, func(s string) bool { return s == "" })
+	return strings.Join(remarks, "; ")
+}
+
+func unservedText(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d jobs no worker serves", n)
 }

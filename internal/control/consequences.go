@@ -3,7 +3,6 @@ package control
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/records"
 )
 
 // Consequences does what follows from the end of a job: a dead letter for a
@@ -67,8 +67,11 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 	if typ != events.JobFailed && !scheduled && !bytes.Contains(m.Data, artifactsKey) && !bytes.Contains(m.Data, expiryKey) {
 		return nil // the common case, worth not decoding
 	}
-	var job jobs.Job
-	if err := json.Unmarshal(m.Data, &job); err != nil {
+	job, err := jobstore.DecodeJob(m)
+	if errors.Is(err, records.ErrNewer) {
+		return err // for a newer replica
+	}
+	if err != nil {
 		c.Log.Error().Err(err).Uint64("sequence", m.Sequence).Msg("lifecycle event not understood, passed over")
 		return nil // it would come for ever
 	}
@@ -116,9 +119,12 @@ func (c *Consequences) free(ctx context.Context, typ string, m bus.Message) erro
 	if c.Limits == nil || !over || typ != events.JobCancelled && !bytes.Contains(m.Data, limitKeys) {
 		return nil
 	}
-	var job jobs.Job
-	if json.Unmarshal(m.Data, &job) != nil {
-		return nil // told of below
+	job, err := jobstore.DecodeJob(m)
+	if errors.Is(err, records.ErrNewer) {
+		return err // for a newer replica
+	}
+	if err != nil {
+		return nil //nolint:nilerr // told of below
 	}
 	return c.Limits.Ended(ctx, job)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
 	"github.com/helmdeck/helmdeck/internal/failpoint"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/records"
 )
 
 const (
@@ -39,6 +40,9 @@ func (m *Mover) Run(ctx context.Context) error {
 
 func (m *Mover) move(ctx context.Context, d bus.Delivery) error {
 	sub, err := jobstore.DecodeSubmission(d.Message())
+	if errors.Is(err, records.ErrNewer) {
+		return err // for a newer replica
+	}
 	if err != nil {
 		m.Log.Error().Err(err).Msg("fired schedule is no job, taken out")
 		return d.Term(ctx, "not a job")

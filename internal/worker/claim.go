@@ -9,11 +9,19 @@ import (
 
 	"github.com/helmdeck/helmdeck/internal/failpoint"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/records"
 )
 
 // handle deals with one delivery from decode to acknowledgement.
 func (w *Worker) handle(ctx context.Context, d Delivery, s *slot) {
 	sub, err := d.Submission()
+	if errors.Is(err, records.ErrNewer) {
+		w.cfg.Log.Warn().Err(err).Msg("job is left to a newer worker")
+		if err := d.Nak(ctx, newerPause); err != nil {
+			w.cfg.Log.Debug().Err(err).Msg("delivery not given back, it comes again")
+		}
+		return
+	}
 	if err != nil {
 		w.cfg.Log.Error().Err(err).Msg("message in the queue is no job, taken out")
 		if err := d.Term(ctx, "not a job"); err != nil {
@@ -92,8 +100,12 @@ func (w *Worker) claim(ctx context.Context, d Delivery, sub jobs.Submission, log
 			return nil, d.Ack(ctx)
 		case wait:
 			w.leave(ctx, entered, log)
-			return nil, w.postpone(ctx, d, jobs.Submission{
-				Job: rec.Job, Input: sub.Input, InputKey: sub.InputKey, TraceParent: sub.TraceParent}, dec.until)
+			sub.Job, sub.Encoded = rec.Job, nil
+			return nil, w.postpone(ctx, d, sub, dec.until)
+		case claim:
+			if !w.serves(dec.next) {
+				return nil, w.passOn(ctx, d, sub, rec, log)
+			}
 		}
 		if dec.action == claim && w.cfg.Gate != nil {
 			keys, pass, err := w.enter(ctx, d, sub, rec, dec.next)

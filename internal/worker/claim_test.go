@@ -104,7 +104,7 @@ func (m *message) Term(context.Context, string) error {
 var queued = jobs.Submission{Job: jobs.Job{ID: "j", State: jobs.Queued, MaxAttempts: 3}}
 
 func claims(l *ledger, d *message) (*attempt, error) {
-	w := New(Config{ID: "me", Ledger: l, Log: zerolog.Nop()})
+	w := New(Config{ID: "me", Ledger: l, Packs: every{}, Log: zerolog.Nop()})
 	return w.claim(context.Background(), d, queued, zerolog.Nop())
 }
 
@@ -237,3 +237,8 @@ func TestGraceOfACancelIsTheEngines(t *testing.T) {
 		t.Errorf("got %s, want a minute", got)
 	}
 }
+
+// every is a catalogue that has every pack, none of which can be run.
+type every struct{}
+
+func (every) Get(string, string) (packs.Pack, error) { return nil, nil }

@@ -93,7 +93,7 @@ func (w *Worker) waitFor(process context.Context, done <-chan struct{}) bool {
 func (w *Worker) status() Status {
 	s := Status{
 		ID: w.cfg.ID, Host: w.cfg.Host, Version: w.cfg.Version, Slots: maps.Clone(w.cfg.Slots),
-		Running: map[string]int{}, At: time.Now().UTC(),
+		Running: map[string]int{}, Packs: w.cfg.Serves, At: time.Now().UTC(),
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

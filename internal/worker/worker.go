@@ -105,6 +105,8 @@ type Status struct {
 	Version string         `json:"version"`
 	Slots   map[string]int `json:"slots"`   // by pool
 	Running map[string]int `json:"running"` // by pool
+	// Packs are those it runs, "name@v1"; empty: not told, as older ones did.
+	Packs []string `json:"packs,omitempty"`
 	Leaked  int            `json:"leaked,omitempty"`
 	// Drain is set once the worker takes no more jobs; at DrainBy it hands
 	// back those that still run.
@@ -119,6 +121,7 @@ type Status struct {
 type Config struct {
 	ID, Host, Version string
 	Slots             map[string]int // by pool; the pools this worker serves
+	Serves            []string       // the packs to tell of in heartbeats; see Status
 
 	Source  Source
 	Ledger  jobs.Ledger

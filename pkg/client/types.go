@@ -125,6 +125,9 @@ type PoolStatus struct {
 	// Autoscale is waiting + unacknowledged - running, never below 0: jobs no
 	// live worker has.
 	Autoscale int `json:"autoscale"`
+	// Unserved jobs wait although no live worker will take them: the pool has
+	// none, or none with their version of their pack.
+	Unserved int `json:"unserved"`
 	// Paused is there while no job of the pool is handed out.
 	Paused *PoolPause `json:"paused,omitempty"`
 }
@@ -159,6 +162,8 @@ type WorkerStatus struct {
 	// Slots and Running are jobs by pool: how many at once, how many now.
 	Slots   map[string]int `json:"slots"`
 	Running map[string]int `json:"running"`
+	// Packs are those it runs, "http.fetch@v1"; absent when it does not tell.
+	Packs []string `json:"packs,omitempty"`
 	// Leaked counts handlers that did not stop when told to.
 	Leaked int `json:"leaked,omitempty"`
 	// Draining is set once it takes no more jobs; at DrainBy it hands back

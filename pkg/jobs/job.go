@@ -14,6 +14,7 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/identity"
 	"github.com/helmdeck/helmdeck/pkg/packs"
+	"github.com/helmdeck/helmdeck/pkg/records"
 )
 
 // State of a job.
@@ -137,6 +138,9 @@ type Job struct {
 	LimitKeys []string `json:"limit_keys,omitempty"`
 	// InputBytes is the size of the input.
 	InputBytes int64 `json:"input_bytes,omitempty"`
+
+	// Unknown are the members that a newer program wrote; see EncodeJob.
+	Unknown records.Unknown `json:"-"`
 }
 
 // Key returns the key of the job.
@@ -194,6 +198,11 @@ type Submission struct {
 	// InputKey is the blob of an input above the claim-check limit.
 	InputKey    string `json:"input_key,omitempty"`
 	TraceParent string `json:"traceparent,omitempty"`
+	// PassedOn counts how often the job was put off because the worker that got
+	// it has not this version of its pack.
+	PassedOn int `json:"passed_on,omitempty"`
+	// Unknown are the members that a newer program wrote; see EncodeSubmission.
+	Unknown records.Unknown `json:"-"`
 	// Encoded is the message a store read this from, so that it can write the
 	// same again without encoding it anew. It is void once a field changes.
 	Encoded *Encoded `json:"-"`

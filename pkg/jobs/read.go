@@ -106,7 +106,7 @@ func (s *Service) readOnce(ctx context.Context, k Key, leader bool) (Job, error)
 	}
 	sub, place, err := s.cfg.Queue.Find(ctx, k, leader)
 	if err == nil {
-		if place == InSchedule && sub.Job.State == Queued {
+		if place == InSchedule && sub.Job.State == Queued && sub.PassedOn == 0 {
 			sub.Job.State = Scheduled
 		}
 		return sub.Job, nil

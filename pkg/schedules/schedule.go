@@ -15,6 +15,7 @@ import (
 
 	"github.com/helmdeck/helmdeck/pkg/identity"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/records"
 )
 
 // Overlap says what becomes of a run that is due while the one before it has
@@ -182,6 +183,8 @@ type Record struct {
 	Runs      []Run     `json:"runs,omitempty"`    // newest first
 	// Hash is the digest of the call that made it, when that had a key.
 	Hash string `json:"hash,omitempty"`
+	// Unknown are the members that a newer program wrote; see package records.
+	Unknown records.Unknown `json:"-"`
 }
 
 // Begun is a run that was decided upon. Its job is submitted after that, as

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/helmdeck/helmdeck/pkg/identity"
+	"github.com/helmdeck/helmdeck/pkg/records"
 )
 
 // Errors a caller may branch on.
@@ -90,6 +91,8 @@ type Lease struct {
 	RenewedAt time.Time `json:"renewed_at"`
 	ExpiresAt time.Time `json:"expires_at"` // for people; watchers use their own clocks
 	Error     string    `json:"error,omitempty"`
+	// Unknown are the members that a newer program wrote; see package records.
+	Unknown records.Unknown `json:"-"`
 }
 
 // Request asks for a lease on behalf of one attempt of a job.

@@ -178,7 +178,7 @@ func (x *Index) refresh(ctx context.Context) error {
 	x.mu.Unlock()
 	err := x.store.Waiting(ctx, func(sub jobs.Submission, place jobs.Place) error {
 		job := sub.Job
-		if place == jobs.InSchedule && job.State == jobs.Queued {
+		if place == jobs.InSchedule && job.State == jobs.Queued && sub.PassedOn == 0 {
 			job.State = jobs.Scheduled
 		}
 		x.waiting(job, round)

@@ -166,3 +166,20 @@ func (x *Index) Unfinished(before time.Time) []jobs.Key {
 	}
 	return out
 }
+
+// Queued calls fn for every job that waits for a worker as far as this replica
+// knows. Of a job heard of lately the version may be missing. fn must not call
+// the index.
+func (x *Index) Queued(fn func(jobs.Job)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	now := time.Now()
+	for _, e := range x.byID {
+		if e.state != jobs.Queued && e.state != jobs.Retrying {
+			continue
+		}
+		if j, ok := e.record(); ok && !j.RetryAt.After(now) {
+			fn(j)
+		}
+	}
+}

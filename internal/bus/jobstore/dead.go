@@ -20,7 +20,7 @@ func (s *Store) Bury(ctx context.Context, d jobs.DeadLetter) error {
 	if err != nil {
 		return err
 	}
-	data, err := json.Marshal(d)
+	data, err := jobs.EncodeDead(d)
 	if err != nil {
 		return fmt.Errorf("encode dead letter: %w", err)
 	}

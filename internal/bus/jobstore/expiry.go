@@ -112,9 +112,9 @@ func (s *Store) Terminal(ctx context.Context, k jobs.Key) (jobs.Job, error) {
 	}
 	var found *jobs.Job
 	err = s.js.Scan(ctx, bus.StreamEvents, []string{filter}, 0, func(m bus.Message) error {
-		var j jobs.Job
-		if err := json.Unmarshal(m.Data, &j); err != nil {
-			return fmt.Errorf("decode event %d of %s: %w", m.Sequence, filter, err)
+		j, err := DecodeJob(m)
+		if err != nil {
+			return err
 		}
 		if j.State.Terminal() && !j.Expired {
 			found = &j

@@ -2,7 +2,6 @@ package jobstore
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -22,9 +21,9 @@ func (s *Store) Last(ctx context.Context, k jobs.Key, leader bool) (jobs.Record,
 	if err != nil {
 		return jobs.Record{}, busError(err)
 	}
-	var job jobs.Job
-	if err := json.Unmarshal(m.Data, &job); err != nil {
-		return jobs.Record{}, fmt.Errorf("decode event %d of %s: %w", m.Sequence, filter, err)
+	job, err := DecodeJob(m)
+	if err != nil {
+		return jobs.Record{}, err
 	}
 	return jobs.Record{Job: job, Sequence: m.Sequence}, nil
 }
@@ -76,9 +75,13 @@ func (s *Store) lifecycle(m jobs.Move) (bus.Outgoing, error) {
 	}
 	k := m.Job.Key() // a digest, worth making once
 	m.Job = m.Job.Stamped()
+	record, schema, err := jobs.EncodeJob(future(m.Job))
+	if err != nil {
+		return bus.Outgoing{}, err
+	}
 	ev, err := s.source.New(typ, events.About{
 		Key: k, Attempt: m.Job.Attempt, ReplayOf: m.Job.ReplayOf, ParentID: m.Job.ParentID, TraceParent: m.TraceParent,
-	}, m.Job)
+	}, record)
 	if err != nil {
 		return bus.Outgoing{}, err
 	}
@@ -90,6 +93,7 @@ func (s *Store) lifecycle(m jobs.Move) (bus.Outgoing, error) {
 	if err != nil {
 		return bus.Outgoing{}, err
 	}
+	header[SchemaHeader] = []string{schema}
 	return bus.Outgoing{Subject: subject, Header: header, Data: data, Expect: &m.Expected}, nil
 }
 
@@ -166,11 +170,30 @@ func (s *Store) Input(ctx context.Context, k jobs.Key) (jobs.Submission, error) 
 	return DecodeSubmission(m)
 }
 
+// SchemaHeader is beside every record of a job on the bus; see package records.
+const SchemaHeader = "helmdeck-schema"
+
+func schemaOf(m bus.Message) string {
+	if v := m.Header[SchemaHeader]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+// DecodeJob reads the record in a lifecycle event. records.ErrNewer.
+func DecodeJob(m bus.Message) (jobs.Job, error) {
+	job, err := jobs.DecodeJob(m.Data, schemaOf(m))
+	if err != nil {
+		return job, fmt.Errorf("event %d of %s: %w", m.Sequence, m.Stream, err)
+	}
+	return job, nil
+}
+
 // DecodeSubmission reads a queued, scheduled or stored job.
 func DecodeSubmission(m bus.Message) (jobs.Submission, error) {
-	var sub jobs.Submission
-	if err := json.Unmarshal(m.Data, &sub); err != nil {
-		return sub, fmt.Errorf("decode submission %d of %s: %w", m.Sequence, m.Stream, err)
+	sub, err := jobs.DecodeSubmission(m.Data, schemaOf(m))
+	if err != nil {
+		return sub, fmt.Errorf("message %d of %s: %w", m.Sequence, m.Stream, err)
 	}
 	if sub.Job.ID == "" || sub.Job.Pack == "" {
 		return sub, fmt.Errorf("decode submission %d of %s: no job in it", m.Sequence, m.Stream)

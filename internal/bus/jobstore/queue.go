@@ -58,9 +58,14 @@ func (s *Store) Enqueue(ctx context.Context, sub jobs.Submission) error {
 }
 
 func (s *Store) submitted(sub jobs.Submission, k jobs.Key) (bus.Outgoing, error) {
+	sub.Job = future(sub.Job)
+	body, schema, err := jobs.EncodeSubmission(sub)
+	if err != nil {
+		return bus.Outgoing{}, err
+	}
 	ev, err := s.source.New(events.JobSubmitted, events.About{
 		Key: k, Attempt: sub.Job.Attempt, ReplayOf: sub.Job.ReplayOf, ParentID: sub.Job.ParentID, TraceParent: sub.TraceParent,
-	}, sub)
+	}, body)
 	if err != nil {
 		return bus.Outgoing{}, err
 	}
@@ -70,6 +75,7 @@ func (s *Store) submitted(sub jobs.Submission, k jobs.Key) (bus.Outgoing, error)
 	}
 	header[PackHeader] = []string{sub.Job.Pack}
 	header[BytesHeader] = []string{strconv.FormatInt(sub.Job.InputBytes, 10)}
+	header[SchemaHeader] = []string{schema}
 	return bus.Outgoing{Header: header, Data: data}, nil
 }
 

@@ -8,7 +8,6 @@ package leasestore
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/pkg/records"
 	"github.com/helmdeck/helmdeck/pkg/sessions"
 )
 
@@ -58,7 +58,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 
 // Create implements sessions.Registry.
 func (s *Store) Create(ctx context.Context, l sessions.Lease) (uint64, error) {
-	data, err := json.Marshal(l)
+	data, err := records.Encode(l, l.Unknown)
 	if err != nil {
 		return 0, fmt.Errorf("encode lease %s: %w", l.ID, err)
 	}
@@ -78,7 +78,7 @@ const inFlightTries = 5
 
 // Update implements sessions.Registry.
 func (s *Store) Update(ctx context.Context, l sessions.Lease, revision uint64) (uint64, error) {
-	data, err := json.Marshal(l)
+	data, err := records.Encode(l, l.Unknown)
 	if err != nil {
 		return 0, fmt.Errorf("encode lease %s: %w", l.ID, err)
 	}
@@ -116,9 +116,12 @@ func (s *Store) Get(ctx context.Context, id string) (sessions.Entry, error) {
 	return decode(e)
 }
 
+var form = records.FormOf(sessions.Lease{})
+
 func decode(e bus.KVEntry) (sessions.Entry, error) {
 	entry := sessions.Entry{Revision: e.Revision}
-	if err := json.Unmarshal(e.Value, &entry.Lease); err != nil {
+	var err error
+	if entry.Lease.Unknown, err = form.Decode(e.Value, &entry.Lease); err != nil {
 		return entry, fmt.Errorf("decode lease %s: %w", e.Key, err)
 	}
 	return entry, nil

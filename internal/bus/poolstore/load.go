@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/internal/worker"
+	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
@@ -23,6 +26,9 @@ type Load struct {
 	// Workers take jobs, on Slots at once; Draining ones take none any more.
 	Workers, Slots, Draining int
 	OldestAge                time.Duration // of the oldest waiting job
+	// Stuck jobs wait in a pool that has workers, none of which has their pack
+	// in their version.
+	Stuck int
 	// Paused is set while the server holds jobs back. Its Until is zero when
 	// nothing ends it; Reason, By and At are empty when somebody paused the
 	// consumers directly.
@@ -37,9 +43,9 @@ func (l Load) Autoscale() int { return max(l.Waiting+l.Unacked-l.Running, 0) }
 // Unserved is how many jobs wait although nobody will take them.
 func (l Load) Unserved() int {
 	if l.Workers > 0 {
-		return 0
+		return l.Stuck
 	}
-	return l.Autoscale()
+	return max(l.Autoscale(), l.Stuck)
 }
 
 // fresh is how long a look at the consumers serves whoever asks: a dashboard
@@ -122,7 +128,9 @@ func (s *Store) look(ctx context.Context) ([]Load, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	for _, w := range s.workers.Live() {
+	live := s.workers.Live()
+	s.addStuck(out, live)
+	for _, w := range live {
 		for i := range out {
 			pool := out[i].Pool
 			out[i].Running += w.Running[pool]
@@ -137,6 +145,29 @@ func (s *Store) look(ctx context.Context) ([]Load, error) {
 		}
 	}
 	return out, nil
+}
+
+// addStuck counts the jobs that none of the workers of their pool runs.
+func (s *Store) addStuck(loads []Load, live []worker.Status) {
+	if s.Queued == nil || !s.workers.Settled() {
+		return
+	}
+	type kind struct{ pool, pack, version string }
+	runs, stuck := map[kind]bool{}, map[string]int{}
+	s.Queued(func(j jobs.Job) {
+		k := kind{j.Pool, j.Pack, j.Version}
+		served, known := runs[k]
+		if !known {
+			served = slices.ContainsFunc(live, func(w worker.Status) bool { return w.Runs(j.Pool, j.Pack, j.Version) })
+			runs[k] = served
+		}
+		if !served {
+			stuck[j.Pool]++
+		}
+	})
+	for i := range loads {
+		loads[i].Stuck = stuck[loads[i].Pool]
+	}
 }
 
 // lookAt asks for one lane, and how old what waits longest in it is.

@@ -36,6 +36,9 @@ type Store struct {
 	// EnforceEvery is how often pauses are compared with the consumers;
 	// default 30 s. Set it before Run.
 	EnforceEvery time.Duration
+	// Queued calls fn for every job that waits for a worker, as far as this
+	// replica knows. Set it before Run; nil: none are known.
+	Queued func(fn func(jobs.Job))
 
 	js      bus.JetStream
 	shards  int
@@ -283,13 +286,19 @@ func (s *Store) Waiting(job jobs.Job) string {
 		}
 		return text
 	}
+	served := false
 	for _, w := range s.workers.Live() {
-		if w.Slots[job.Pool] > 0 && !w.Drain {
+		if w.Runs(job.Pool, job.Pack, job.Version) {
 			return ""
 		}
+		served = served || w.Slots[job.Pool] > 0 && !w.Drain
 	}
-	if !s.workers.Settled() {
+	switch {
+	case !s.workers.Settled():
 		return ""
+	case served:
+		return fmt.Sprintf("no worker serves pack %s %s in the pool %s: those of the pool have other versions of helmdeck; start or upgrade one",
+			job.Pack, job.Version, job.Pool)
 	}
 	return fmt.Sprintf("no worker serves the pool %[1]s; start one with helmdeck-worker --pools %[1]s", job.Pool)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/failpoint"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/records"
 	"github.com/helmdeck/helmdeck/pkg/schedules"
 )
 
@@ -70,9 +71,11 @@ func busError(err error) error {
 	return err
 }
 
+var form = records.FormOf(schedules.Record{})
+
 // Create implements schedules.Store.
 func (s *Store) Create(ctx context.Context, r schedules.Record) error {
-	value, err := json.Marshal(r)
+	value, err := records.Encode(r, r.Unknown)
 	if err != nil {
 		return fmt.Errorf("encode schedule: %w", err)
 	}
@@ -89,7 +92,7 @@ func (s *Store) Get(ctx context.Context, id string) (schedules.Record, uint64, e
 	if err != nil {
 		return r, 0, busError(err)
 	}
-	if err := json.Unmarshal(e.Value, &r); err != nil {
+	if r.Unknown, err = form.Decode(e.Value, &r); err != nil {
 		return r, 0, fmt.Errorf("decode schedule %s: %w", id, err)
 	}
 	return r, e.Revision, nil
@@ -97,7 +100,7 @@ func (s *Store) Get(ctx context.Context, id string) (schedules.Record, uint64, e
 
 // Update implements schedules.Store.
 func (s *Store) Update(ctx context.Context, r schedules.Record, revision uint64) error {
-	value, err := json.Marshal(r)
+	value, err := records.Encode(r, r.Unknown)
 	if err != nil {
 		return fmt.Errorf("encode schedule: %w", err)
 	}
