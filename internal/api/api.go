@@ -24,6 +24,7 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 	"github.com/helmdeck/helmdeck/pkg/schedules"
+	"github.com/helmdeck/helmdeck/pkg/webhooks"
 )
 
 // Config is what New needs. Fields without a remark are required.
@@ -32,6 +33,7 @@ type Config struct {
 	Schedules *schedules.Service
 	Packs     Packs
 	Artifacts *artifacts.Store
+	Webhooks  *webhooks.Service
 	Events    Events
 	Pools     Pools
 	Workers   Workers
@@ -116,6 +118,7 @@ func (c Config) validate() error {
 	need(c.Schedules != nil, "Schedules")
 	need(c.Packs != nil, "Packs")
 	need(c.Artifacts != nil, "Artifacts")
+	need(c.Webhooks != nil, "Webhooks")
 	need(c.Events != nil, "Events")
 	need(c.Pools != nil, "Pools")
 	need(c.Workers != nil, "Workers")

@@ -39,7 +39,7 @@ func (a *API) listDead(x *exchange, r *http.Request) error {
 // dead is a dead letter without what is no concern of callers.
 func (a *API) dead(r *http.Request, d jobs.DeadLetter) jobs.DeadLetter {
 	d.Submission.Job = a.view(r, d.Submission.Job)
-	d.Submission.InputKey = ""
+	d.Submission.InputKey, d.Submission.WebhookSecret = "", ""
 	return d
 }
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -63,16 +64,20 @@ func requestKeys(req *jobs.Request) map[string]any {
 		"timeout_s": &req.TimeoutS, "max_attempts": &req.MaxAttempts, "labels": &req.Labels, "parent_id": &req.ParentID,
 		"concurrency_key": &req.ConcurrencyKey, "concurrency_limit": &req.ConcurrencyLimit,
 		"run_at": &req.RunAt, "delay_s": &req.DelayS, "result_ttl_s": &req.ResultTTLS,
+		"webhook_url": &req.WebhookURL, "webhook_secret": &req.WebhookSecret,
 	}
 }
 
 // decodeJob decodes the body of a submit into the fields of req by keys, and
 // tells all faults at once, those of the pack's input too.
 func (a *API) decodeJob(body []byte, req *jobs.Request, keys map[string]any) error {
+	var webhook json.RawMessage
+	keys["webhook"] = &webhook
 	faults, err := wire.DecodeObject(body, keys)
 	if err != nil {
 		return err
 	}
+	faults = append(faults, decodeWebhook(webhook, req)...)
 	if req.Pack == "" && !slices.ContainsFunc(faults, func(d packs.Detail) bool { return d.Pointer == "/pack" }) {
 		faults = append(faults, packs.Detail{Pointer: "/pack", Message: "is required: the name of the pack to run"})
 	}

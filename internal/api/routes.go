@@ -31,6 +31,7 @@ func (a *API) routes() []*route {
 	all = append(all, a.deadRoutes()...)
 	all = append(all, a.artifactRoutes()...)
 	all = append(all, a.poolRoutes()...)
+	all = append(all, a.webhookRoutes()...)
 	return append(all, a.operateRoutes()...)
 }
 

@@ -68,6 +68,7 @@ func scheduleKeys(s *schedules.Spec) map[string]any {
 	for _, k := range []string{"parent_id", "run_at", "delay_s"} { // of a single job
 		delete(keys, k)
 	}
+	keys["webhook"] = &s.Webhook // to be told that there is none
 	keys["name"], keys["cron"], keys["every"], keys["time_zone"] = &s.Name, &s.Cron, &s.Every, &s.TimeZone
 	keys["start_at"], keys["end_at"], keys["jitter_s"] = &s.StartAt, &s.EndAt, &s.JitterS
 	keys["overlap"], keys["catch_up"] = &s.Overlap, &s.CatchUp

@@ -29,6 +29,8 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/packs"
 	"github.com/helmdeck/helmdeck/pkg/schedules"
 	"github.com/helmdeck/helmdeck/pkg/schedules/schedulestest"
+	"github.com/helmdeck/helmdeck/pkg/webhooks"
+	"github.com/helmdeck/helmdeck/pkg/webhooks/webhookstest"
 )
 
 func TestMain(m *testing.M) {
@@ -95,6 +97,7 @@ type rig struct {
 	server  *http.Server
 	world   *jobstest.World
 	store   *artifacts.Store
+	hooks   *webhookstest.Memory
 	pools   *fixedPools
 	fleet   *oneWorker
 	release chan struct{} // lets one test.wait go on
@@ -122,12 +125,19 @@ func setup(t *testing.T, mods ...func(*api.Config)) *rig {
 	person := func(name string, scopes ...string) identity.Caller {
 		return identity.Caller{Subject: name, Scopes: scopes}
 	}
-	service, memory := jobs.New(r.world.Config(cat)), schedulestest.NewMemory()
+	sealer, err := webhooks.NewSealer(make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.hooks = webhookstest.NewMemory()
+	jobCfg := r.world.Config(cat)
+	jobCfg.Sealer = sealer
+	service, memory := jobs.New(jobCfg), schedulestest.NewMemory()
 	cfg := api.Config{
 		Jobs: service, Schedules: schedules.New(schedules.Config{
 			Store: memory, Names: memory, Timers: memory, Jobs: service, KeySecret: []byte("secret"),
 		}),
-		Packs: cat, Artifacts: r.store, Events: follower{r.world}, Pools: r.pools, Workers: r.fleet, Quotas: quotas{},
+		Webhooks: r.hooks.Service(sealer), Packs: cat, Artifacts: r.store, Events: follower{r.world}, Pools: r.pools, Workers: r.fleet, Quotas: quotas{},
 		Auth: auth.Static(map[string]identity.Caller{
 			admin: person("admin", "admin"), ann: person("ann", "packs:*"), bob: person("bob", "packs:*"),
 			reader: person("ann", "packs:read"),

@@ -21,6 +21,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus/limitstore"
 	"github.com/helmdeck/helmdeck/internal/bus/poolstore"
 	"github.com/helmdeck/helmdeck/internal/control"
+	"github.com/helmdeck/helmdeck/internal/egress"
 	"github.com/helmdeck/helmdeck/internal/hold"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
@@ -31,8 +32,9 @@ import (
 // apiRole is one API replica.
 type apiRole struct {
 	Settings
-	keys Keys
-	conn *bus.Conn
+	keys  Keys
+	conn  *bus.Conn
+	guard *egress.Guard
 	// token is the administrator's bearer token.
 	token string
 	// health checks what only this process knows, for instance the embedded
@@ -76,6 +78,14 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	index := jobindex.New(js, store, hub, 0, r.Log)
 	load.Queued = index.Queued
 	catalog := r.catalog()
+	sealer, err := r.keys.Sealer()
+	if err != nil {
+		return nil, err
+	}
+	hook, err := r.webhooks(ctx, js, store, sealer)
+	if err != nil {
+		return nil, err
+	}
 	source, err := limits.Open(r.Limits, r.Log)
 	if err != nil {
 		return nil, err
@@ -91,7 +101,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	})
 	client := jobs.New(jobs.Config{
 		Ledger: store, Queue: store, Keys: store, Index: index, Feed: hub, Dead: store, Stash: arts,
-		Packs: catalog, Waiting: load.Waiting, KeySecret: r.keys.Idempotency,
+		Packs: catalog, Waiting: load.Waiting, KeySecret: r.keys.Idempotency, Sealer: sealer, CheckWebhook: r.checkWebhook,
 		Admission: limits.NewAdmission(limits.AdmissionConfig{Source: source, Counts: index, Replicas: replicas.Count}),
 	})
 	repeats, err := r.schedules(ctx, js, client)
@@ -106,7 +116,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		health["artifacts"] = api.HealthFunc(bucket.Ensure)
 	}
 	a, err := api.New(api.Config{
-		Jobs: client, Schedules: repeats.service, Packs: catalog, Artifacts: arts, Events: follower{hub},
+		Jobs: client, Schedules: repeats.service, Webhooks: hook.service, Packs: catalog, Artifacts: arts, Events: follower{hub},
 		Pools: pools{load}, Workers: fleet{workers}, Quotas: quotas{source, index}, Auth: auth.Admin(r.token),
 		Health: health, Unavailable: either(unserved(workers), r.lacking), Version: Version, PublicURL: r.PublicURL, Log: r.Log, Registry: r.registry,
 	})
@@ -121,9 +131,12 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		{"mover", (&control.Mover{JS: js, Store: store, Log: r.Log}).Run},
 		{"schedule records", repeats.store.Run},
 		{"schedules", repeats.loop.Run},
+		{"webhook endpoints", hook.endpoints.Run},
+		{"webhook mover", hook.mover.Run},
+		{"webhook sender", hook.sender.Run},
 		{"orphans", (&control.Orphans{Jobs: client, Index: index, Log: r.Log}).Run},
 		{"expirer", (&control.Expirer{Store: store, Artifacts: arts, Log: r.Log}).Run},
-		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Limits: keeper, Log: r.Log}).Run},
+		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Hooks: hook.maker, Limits: keeper, Log: r.Log}).Run},
 		{"limits", source.Run},
 		{"replicas", replicas.Run},
 		{"held jobs", keeper.Run},

@@ -45,6 +45,13 @@ type Settings struct {
 	ReconcileEvery time.Duration
 	// Limits is the file of limits; empty: nobody is limited.
 	Limits string
+	// WebhookRetries are the pauses between the attempts of a webhook delivery;
+	// none: the ladder of Standard Webhooks. WebhookTimeout bounds one attempt;
+	// 0: 15 s. WebhookBreaker is how long a receiver that keeps failing gets
+	// nothing at first; 0: 30 s.
+	WebhookRetries []time.Duration
+	WebhookTimeout time.Duration
+	WebhookBreaker time.Duration
 	// Profile is the bus profile: embedded, single or ha.
 	Profile string
 	Prefix  string

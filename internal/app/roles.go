@@ -81,7 +81,14 @@ func RunAPI(ctx context.Context, r Role, addr, token string) error {
 		}
 		done.add(func() { _ = ln.Close() }) // closed by the server as a rule
 		r.Log.Info().Str("url", "http://"+ln.Addr().String()).Msg("api listens")
-		return (&apiRole{Settings: r.Settings, keys: keys, conn: conn, token: secret, registry: reg}).build(ctx, ln, done)
+		guard, err := r.guard()
+		if err != nil {
+			return nil, err
+		}
+		if ap, ok := addrPort(ln.Addr()); ok {
+			done.add(guard.RefuseListener(ap))
+		}
+		return (&apiRole{Settings: r.Settings, keys: keys, conn: conn, guard: guard, token: secret, registry: reg}).build(ctx, ln, done)
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/api"
 	"github.com/helmdeck/helmdeck/internal/auth"
 	"github.com/helmdeck/helmdeck/internal/bus"
+	"github.com/helmdeck/helmdeck/internal/egress"
 	"github.com/helmdeck/helmdeck/internal/telemetry"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
@@ -105,7 +106,7 @@ func (u Up) Run(ctx context.Context) error {
 		services = append(services, s...)
 	}
 	if slices.Contains(u.Roles, "api") {
-		s, err := u.api(ctx, server, keys, tel, &running, guardListener(guard.RefuseListener), &done)
+		s, err := u.api(ctx, server, keys, tel, &running, guard, &done)
 		if err != nil {
 			return err
 		}
@@ -117,9 +118,7 @@ func (u Up) Run(ctx context.Context) error {
 	return serve(ctx, services)
 }
 
-type guardListener func(netip.AddrPort) (release func())
-
-func (u Up) api(ctx context.Context, server *bus.Server, keys Keys, tel *telemetry.Telemetry, running *Running, refuse guardListener, done *closer) ([]service, error) {
+func (u Up) api(ctx context.Context, server *bus.Server, keys Keys, tel *telemetry.Telemetry, running *Running, guard *egress.Guard, done *closer) ([]service, error) {
 	running.TokenFile = filepath.Join(u.Data, tokenFile)
 	token, err := auth.LoadOrCreateToken(running.TokenFile)
 	if err != nil {
@@ -131,7 +130,7 @@ func (u Up) api(ctx context.Context, server *bus.Server, keys Keys, tel *telemet
 	}
 	done.add(func() { _ = ln.Close() }) // closed by the server as a rule
 	if ap, ok := addrPort(ln.Addr()); ok {
-		done.add(refuse(ap))
+		done.add(guard.RefuseListener(ap))
 	}
 	running.URL = "http://" + ln.Addr().String()
 	conn, err := u.connect(ctx, server, bus.RoleAPI, done)
@@ -139,7 +138,7 @@ func (u Up) api(ctx context.Context, server *bus.Server, keys Keys, tel *telemet
 		return nil, err
 	}
 	return (&apiRole{
-		Settings: u.Settings, keys: keys, conn: conn, token: token, registry: tel.Registry, lacking: u.Lacking,
+		Settings: u.Settings, keys: keys, conn: conn, guard: guard, token: token, registry: tel.Registry, lacking: u.Lacking,
 		health: map[string]api.Health{"store": api.HealthFunc(server.Healthy)},
 	}).build(ctx, ln, done)
 }

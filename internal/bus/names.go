@@ -18,13 +18,14 @@ const DefaultPrefix = "hd"
 // The streams. Pools have one of their own for the queue and for jobs held
 // back: JobsStream and HoldStream.
 const (
-	StreamEvents   = "EVT"   // evt.>: the lifecycle of jobs, source of truth
-	StreamProgress = "PROG"  // prog.>: progress and log lines
-	StreamSchedule = "SCHED" // sched.>: delayed jobs, timers of schedules, fired ones
-	StreamDead     = "DLQ"   // dlq.>: dead letters
-	StreamHooks    = "HOOK"  // hook.>: webhook deliveries
-	StreamAudit    = "AUDIT" // audit.> and the advisories that matter
-	StreamLeases   = "LEASE" // lease.req.>: lease requests
+	StreamEvents   = "EVT"     // evt.>: the lifecycle of jobs, source of truth
+	StreamProgress = "PROG"    // prog.>: progress and log lines
+	StreamSchedule = "SCHED"   // sched.>: delayed jobs, timers of schedules, retries of webhooks, fired ones
+	StreamDead     = "DLQ"     // dlq.>: dead letters
+	StreamHooks    = "HOOK"    // hook.>: webhook deliveries
+	StreamHookLog  = "HOOKLOG" // hooklog.>: what became of their attempts
+	StreamAudit    = "AUDIT"   // audit.> and the advisories that matter
+	StreamLeases   = "LEASE"   // lease.req.>: lease requests
 )
 
 // The durable consumers that are not lanes of a pool.
@@ -32,6 +33,8 @@ const (
 	ConsumerMover        = "mover"        // of SCHED: fired schedules to the queue
 	ConsumerSchedules    = "schedules"    // of SCHED: what there is to do for schedules
 	ConsumerConsequences = "consequences" // of EVT: what follows from lifecycle events
+	ConsumerSenders      = "senders"      // of HOOK: webhook deliveries to be sent
+	ConsumerHookMover    = "hook-mover"   // of SCHED: fired retries of deliveries to HOOK
 )
 
 // The buckets.
@@ -47,6 +50,7 @@ const (
 	BucketTenants   = "tenants"
 	BucketPools     = "pools"    // which pools are paused
 	BucketExpiries  = "expiries" // when the results of jobs go away
+	BucketWebhooks  = "webhooks" // endpoints of webhooks
 	// BucketArtifacts is both the index of visible artifacts (KV) and the
 	// object bucket of their bytes.
 	BucketArtifacts = "artifacts"

@@ -34,6 +34,8 @@ type Profile struct {
 	DeadMaxAge       time.Duration
 	AuditMaxAge      time.Duration
 	LeaseMaxAge      time.Duration // lease requests nobody took
+	HookLogMaxAge    time.Duration // attempts of webhook deliveries
+	HookLogMaxBytes  int64
 }
 
 // Embedded is the profile of helmdeck up: one server in the process. A killed
@@ -82,6 +84,8 @@ func (p Profile) withDefaults() Profile {
 	set(&p.DeadMaxAge, 90*day)
 	set(&p.AuditMaxAge, 90*day)
 	set(&p.LeaseMaxAge, 15*time.Minute)
+	set(&p.HookLogMaxAge, 7*day)
+	set(&p.HookLogMaxBytes, gib)
 	return p
 }
 

@@ -47,6 +47,14 @@ func (o *objects) Reclaim(ctx context.Context, age time.Duration) (int, error) {
 // uploads lists the ids that have chunks.
 func (o *objects) uploads(ctx context.Context) (map[string]struct{}, error) {
 	ids, prefix := map[string]struct{}{}, o.chunks("")
+	err := o.conn.subjects(ctx, o.stream, prefix+">", func(s string) {
+		ids[strings.TrimPrefix(s, prefix)] = struct{}{}
+	})
+	return ids, err
+}
+
+// subjects calls fn for every subject that has messages and matches filter.
+func (c *Conn) subjects(ctx context.Context, stream, filter string, fn func(string)) error {
 	for offset := 0; ; {
 		var resp struct {
 			answer
@@ -54,15 +62,26 @@ func (o *objects) uploads(ctx context.Context) (map[string]struct{}, error) {
 				Subjects map[string]uint64 `json:"subjects"`
 			} `json:"state"`
 		}
-		req := map[string]any{"subjects_filter": prefix + ">", "offset": offset}
-		if err := o.conn.ask(ctx, "STREAM.INFO."+o.stream, req, &resp); err != nil {
-			return nil, err
+		req := map[string]any{"subjects_filter": filter, "offset": offset}
+		if err := c.ask(ctx, "STREAM.INFO."+stream, req, &resp); err != nil {
+			return err
 		}
 		for s := range resp.State.Subjects {
-			ids[strings.TrimPrefix(s, prefix)] = struct{}{}
+			fn(s)
 		}
 		if offset += len(resp.State.Subjects); len(resp.State.Subjects) < subjectsPage {
-			return ids, nil
+			return nil
 		}
 	}
+}
+
+// CountSubjects counts the subjects of a stream that have messages and match
+// filter. The server lists them all: it is for monitoring, not for hot paths.
+func (c *Conn) CountSubjects(ctx context.Context, stream, filter string) (int, error) {
+	n := 0
+	err := c.subjects(ctx, c.names.stream(stream), c.names.subject(filter), func(string) { n++ })
+	if err != nil {
+		return 0, fmt.Errorf("count subjects of %s: %w", stream, err)
+	}
+	return n, nil
 }

@@ -121,7 +121,6 @@ func accessOf(n names, role Role) []access {
 	stream("rwpd", StreamEvents, "evt.>")
 	stream("rwpd", StreamSchedule, "sched.>")
 	stream("rwd", StreamDead, "dlq.>")
-	stream("rwpd", StreamHooks, "hook.>")
 	stream("rw", StreamAudit, "audit.>")
 	bucket("rwk", BucketLeases, BucketLimits, BucketIdem, BucketSessions, BucketPacks, BucketArtifacts)
 	b := n.bucket(BucketArtifacts)
@@ -134,7 +133,9 @@ func accessOf(n names, role Role) []access {
 	}
 	stream("rd", StreamProgress) // results that expire take their log along
 	stream("rd", StreamLeases)
-	bucket("rwk", BucketTokens, BucketVault, BucketSchedules, BucketTenants, BucketPools, BucketExpiries)
+	stream("rwpd", StreamHooks, "hook.>")
+	stream("rwd", StreamHookLog, "hooklog.>")
+	bucket("rwk", BucketTokens, BucketVault, BucketSchedules, BucketTenants, BucketPools, BucketExpiries, BucketWebhooks)
 	return all
 }
 

@@ -41,7 +41,7 @@ func topology(n names, p Profile) []streamSpec {
 	}
 	specs = append(specs,
 		eventsSpec(n, p), progressSpec(n, p), scheduleSpec(n, p),
-		deadSpec(n, p), hooksSpec(n, p), auditSpec(n, p), leasesSpec(n, p))
+		deadSpec(n, p), hooksSpec(n, p), hookLogSpec(n, p), auditSpec(n, p), leasesSpec(n, p))
 	for _, b := range kvBuckets {
 		specs = append(specs, kvSpec(n, p, b))
 	}
@@ -122,11 +122,12 @@ func progressSpec(n names, p Profile) streamSpec {
 
 // scheduleSpec has no age and no limit: a bound would drop schedules silently.
 func scheduleSpec(n names, p Profile) streamSpec {
-	c := n.config(p, StreamSchedule, "sched.at.*", "sched.cron.*", "sched.due.>", "sched.fire.*")
+	c := n.config(p, StreamSchedule, "sched.at.*", "sched.cron.*", "sched.due.>", "sched.fire.*", "sched.hook.*.*.*", "sched.hookdue.*.*.*")
 	c.AllowMsgSchedules, c.AllowMsgTTL, c.AllowRollup = true, true, true
 	return streamSpec{config: c, consumers: []jetstream.ConsumerConfig{
 		durable(p, ConsumerMover, n.prefix+".sched.due.>"),
 		durable(p, ConsumerSchedules, n.prefix+".sched.fire.*"),
+		durable(p, ConsumerHookMover, n.prefix+".sched.hookdue.>"),
 	}}
 }
 
@@ -136,9 +137,26 @@ func deadSpec(n names, p Profile) streamSpec {
 	return streamSpec{config: c}
 }
 
+// hooksSpec keeps one message for a delivery: an attempt that is due while the
+// one before is not yet acknowledged waits for it. A full stream makes the
+// consequence consumer wait, and loses nothing.
 func hooksSpec(n names, p Profile) streamSpec {
 	c := n.config(p, StreamHooks, "hook.*.*.*")
 	c.Retention, c.AllowMsgTTL = jetstream.WorkQueuePolicy, true
+	c.Discard, c.DiscardNewPerSubject, c.MaxMsgsPerSubject = jetstream.DiscardNew, true, 1
+	c.MaxMsgs, c.MaxBytes = p.QueueMaxMsgs, p.QueueMaxBytes
+	return streamSpec{config: c, consumers: []jetstream.ConsumerConfig{
+		durable(p, ConsumerSenders, n.prefix+".hook.>"),
+	}}
+}
+
+// HookLogPerEndpoint is how many attempts are kept for one endpoint.
+const HookLogPerEndpoint = 1000
+
+func hookLogSpec(n names, p Profile) streamSpec {
+	c := n.config(p, StreamHookLog, "hooklog.*.*")
+	c.MaxAge, c.MaxBytes, c.MaxMsgsPerSubject = p.HookLogMaxAge, p.HookLogMaxBytes, HookLogPerEndpoint
+	c.Compression = jetstream.S2Compression
 	return streamSpec{config: c}
 }
 
@@ -189,6 +207,7 @@ var kvBuckets = []string{
 	BucketLeases, BucketLimits, BucketIdem, BucketTokens, BucketVault,
 	BucketSessions, BucketSchedules, BucketPacks, BucketTenants, BucketArtifacts,
 	BucketPools, BucketExpiries,
+	BucketWebhooks,
 }
 
 // kvSpec is what the client library makes of a KeyValueConfig, so that other

@@ -35,6 +35,7 @@ type tree struct {
 	Job      job       `cmd:"" group:"use" help:"Submit, follow and stop jobs."`
 	Schedule schedule  `cmd:"" group:"use" help:"Run jobs again and again."`
 	Dead     dead      `cmd:"" group:"use" help:"Inspect and replay jobs that failed for good."`
+	Webhook  webhook   `cmd:"" group:"use" help:"Tell other programs of events by HTTP."`
 	Artifact artifact  `cmd:"" group:"use" help:"List, fetch and store files."`
 	Event    event     `cmd:"" group:"use" help:"Follow events over NATS."`
 	Pool     pool      `cmd:"" group:"use" help:"Show the load of the worker pools, pause and resume them."`

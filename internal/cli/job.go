@@ -38,6 +38,7 @@ type jobSubmit struct {
 	request
 	At string        `placeholder:"TIME" help:"Run it at a time (RFC 3339); a past one is now."`
 	In time.Duration `placeholder:"DURATION" help:"Run it after a while, such as 90m."`
+	hook
 	caller
 }
 
@@ -50,6 +51,7 @@ Examples:
     helmdeck job submit http.fetch url=https://example.org/ --priority low --label batch=7
     helmdeck job submit slides.render markdown=@deck.md --idempotency-key deck-42
     helmdeck job submit http.fetch url=https://example.org/ --in 90m
+    helmdeck job submit slides.render markdown=@deck.md --webhook https://example.com/hooks --webhook-secret-file secret
     helmdeck job submit http.fetch url=https://example.org/ --at 2030-01-31T06:00:00+01:00`
 }
 
@@ -64,7 +66,11 @@ func (j *jobSubmit) Run(ctx context.Context, con *console.Console) error {
 		return err
 	}
 	defer c.Close()
-	job, err := j.submit(ctx, con, c, put)
+	tell, err := j.webhook()
+	if err != nil {
+		return err
+	}
+	job, err := j.submit(ctx, con, c, put, tell)
 	if err != nil {
 		return err
 	}

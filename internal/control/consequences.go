@@ -19,9 +19,9 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/records"
 )
 
-// Consequences does what follows from the end of a job: a dead letter for a
-// failed one, visible artifacts for a succeeded one, word to the schedule that
-// made it. It reads the lifecycle
+// Consequences does what follows from the events of a job: deliveries to
+// webhooks, a dead letter for a failed one, visible artifacts for a succeeded
+// one, word to the schedule that made it. It reads the lifecycle
 // through one durable consumer and acknowledges an event only after its
 // consequences are stored, so none is lost with the process that finished the
 // job.
@@ -29,6 +29,8 @@ type Consequences struct {
 	JS        bus.JetStream
 	Store     *jobstore.Store
 	Artifacts *artifacts.Store
+	// Hooks sees every event; nil: there are no webhooks.
+	Hooks Hooks
 	// Limits frees what a run held; may be nil.
 	Limits Limits
 	Log    zerolog.Logger
@@ -53,6 +55,18 @@ func (c *Consequences) handle(ctx context.Context, d bus.Delivery) error {
 }
 
 func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
+	// A webhook that cannot be served now keeps nothing else from happening,
+	// except that the event goes away.
+	var hooks error
+	if c.Hooks != nil {
+		hooks = c.Hooks.Follow(ctx, m)
+	}
+	return errors.Join(hooks, c.settle(ctx, m, hooks == nil))
+}
+
+// settle does what follows within the system; the job may expire if told is
+// set.
+func (c *Consequences) settle(ctx context.Context, m bus.Message, told bool) error {
 	typ := ""
 	if v := m.Header["ce-type"]; len(v) > 0 {
 		typ = v[0]
@@ -88,6 +102,9 @@ func (c *Consequences) follow(ctx context.Context, m bus.Message) error {
 		if err := c.keep(ctx, job, m); err != nil {
 			return err
 		}
+	}
+	if !told {
+		return nil
 	}
 	// Last, so that nothing of the above meets the removal.
 	return c.Store.NoteExpiry(ctx, job)

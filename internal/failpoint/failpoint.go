@@ -32,6 +32,12 @@ const (
 	ReleaseAfterTake     = "release.after_take"
 	ReleaseAfterQueue    = "release.after_queue"
 	ReleaseAfterPurge    = "release.after_purge"
+	HookAfterPublish     = "hook.after_publish"
+	HookAfterSend        = "hook.after_send"
+	HookAfterSchedule    = "hook.after_schedule"
+	HookAfterAck         = "hook.after_ack"
+	HookAfterMove        = "hook.after_move"
+	HookAfterPurge       = "hook.after_purge"
 )
 
 // Names of the steps of the life of a schedule.
@@ -71,6 +77,7 @@ var Steps = []string{
 	CancelAfterEvent, CancelAfterRemove, CancelAfterRequest, ConsequenceAfterDead,
 	SlotAfterTake, SlotAfterFree, HoldAfterPublish, HoldAfterAck,
 	ReleaseAfterTake, ReleaseAfterQueue, ReleaseAfterPurge,
+	HookAfterPublish, HookAfterSend, HookAfterSchedule, HookAfterAck, HookAfterMove, HookAfterPurge,
 }
 
 // The bugs that can be planted by name in HELMDECK_PLANT.

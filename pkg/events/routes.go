@@ -91,6 +91,27 @@ func HookSubject(tenant, endpoint, eventID string) (string, error) {
 	return Subject{Family: FamilyHook, Tenant: tenant, Key: endpoint, ID: eventID}.Build()
 }
 
+// HookFilter matches webhook deliveries; empty tokens match anything.
+func HookFilter(tenant, endpoint, eventID string) (string, error) {
+	return Subject{Family: FamilyHook, Tenant: tenant, Key: endpoint, ID: eventID}.Filter()
+}
+
+// SchedHookFilter matches deliveries on the retry ladder, those that wait and,
+// with due, those whose time has come; empty tokens match anything. Without
+// empty tokens it is the subject of one.
+func SchedHookFilter(due bool, tenant, endpoint, eventID string) (string, error) {
+	family := FamilySchedHook
+	if due {
+		family = FamilyHookDue
+	}
+	return Subject{Family: family, Tenant: tenant, Key: endpoint, ID: eventID}.Filter()
+}
+
+// HookLogSubject is the log of the deliveries of an endpoint.
+func HookLogSubject(tenant, endpoint string) (string, error) {
+	return Subject{Family: FamilyHookLog, Tenant: tenant, Key: endpoint}.Build()
+}
+
 // AuditSubject is one kind of audit row of a tenant.
 func AuditSubject(tenant, kind string) (string, error) {
 	return Subject{Family: FamilyAudit, Tenant: tenant, Kind: kind}.Build()

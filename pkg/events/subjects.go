@@ -18,21 +18,24 @@ type Family string
 
 // The families. Subjects carry no installation prefix here; the bus adds it.
 const (
-	FamilyJob       Family = "job"        // job.<pool>.<lane>.<shard>.<tenant>.<owner>.<jobid>
-	FamilyEvt       Family = "evt"        // evt.<tenant>.<owner>.<jobid>.<lc|in|art>
-	FamilyProg      Family = "prog"       // prog.<tenant>.<owner>.<jobid>.<progress|log>
-	FamilySchedAt   Family = "sched.at"   // sched.at.<jobid>
-	FamilySchedCron Family = "sched.cron" // sched.cron.<id>
-	FamilySchedFire Family = "sched.fire" // sched.fire.<id>
-	FamilySchedDue  Family = "sched.due"  // sched.due.<pool>.<lane>.<shard>.<tenant>.<owner>.<jobid>
-	FamilyHold      Family = "hold"       // hold.<pool>.<key>.<tenant>.<owner>.<jobid>
-	FamilyDLQ       Family = "dlq"        // dlq.<pool>.<tenant>.<owner>.<jobid>
-	FamilyHook      Family = "hook"       // hook.<tenant>.<endpoint>.<evtid>
-	FamilyAudit     Family = "audit"      // audit.<tenant>.<kind>
-	FamilyLive      Family = "live"       // live.<tenant>.<owner>.<jobid>.<kind>
-	FamilyReq       Family = "req"        // req.<tenant>.<owner>.<history>
-	FamilyCtl       Family = "ctl"        // ctl.<worker>.<cancel|drain>
-	FamilyHb        Family = "hb"         // hb.<role>.<id>
+	FamilyJob       Family = "job"           // job.<pool>.<lane>.<shard>.<tenant>.<owner>.<jobid>
+	FamilyEvt       Family = "evt"           // evt.<tenant>.<owner>.<jobid>.<lc|in|art>
+	FamilyProg      Family = "prog"          // prog.<tenant>.<owner>.<jobid>.<progress|log>
+	FamilySchedAt   Family = "sched.at"      // sched.at.<jobid>
+	FamilySchedCron Family = "sched.cron"    // sched.cron.<id>
+	FamilySchedFire Family = "sched.fire"    // sched.fire.<id>
+	FamilySchedDue  Family = "sched.due"     // sched.due.<pool>.<lane>.<shard>.<tenant>.<owner>.<jobid>
+	FamilySchedHook Family = "sched.hook"    // sched.hook.<tenant>.<endpoint>.<evtid>
+	FamilyHookDue   Family = "sched.hookdue" // sched.hookdue.<tenant>.<endpoint>.<evtid>
+	FamilyHold      Family = "hold"          // hold.<pool>.<key>.<tenant>.<owner>.<jobid>
+	FamilyDLQ       Family = "dlq"           // dlq.<pool>.<tenant>.<owner>.<jobid>
+	FamilyHook      Family = "hook"          // hook.<tenant>.<endpoint>.<evtid>
+	FamilyHookLog   Family = "hooklog"       // hooklog.<tenant>.<endpoint>
+	FamilyAudit     Family = "audit"         // audit.<tenant>.<kind>
+	FamilyLive      Family = "live"          // live.<tenant>.<owner>.<jobid>.<kind>
+	FamilyReq       Family = "req"           // req.<tenant>.<owner>.<history>
+	FamilyCtl       Family = "ctl"           // ctl.<worker>.<cancel|drain>
+	FamilyHb        Family = "hb"            // hb.<role>.<id>
 )
 
 // The last tokens of subjects, called Kind in Subject.
@@ -109,6 +112,9 @@ var layouts = []layout{
 	{FamilyHold, []token{pool, key, tenant, owner, jobID}, nil},
 	{FamilyDLQ, []token{pool, tenant, owner, jobID}, nil},
 	{FamilyHook, []token{tenant, key, id}, nil},
+	{FamilySchedHook, []token{tenant, key, id}, nil},
+	{FamilyHookDue, []token{tenant, key, id}, nil},
+	{FamilyHookLog, []token{tenant, key}, nil},
 	{FamilyAudit, []token{tenant, kind}, nil},
 	{FamilyLive, []token{tenant, owner, jobID, kind}, nil},
 	{FamilyReq, []token{tenant, owner, kind}, []string{KindHistory}},

@@ -151,6 +151,7 @@ func (s *Service) replay(ctx context.Context, old Submission, edited json.RawMes
 		return Job{}, err
 	}
 	sub.Job.ReplayOf = o.ID
+	sub.Job.Webhook, sub.WebhookSecret = o.Webhook, old.WebhookSecret
 	// What the record says of attempts may be the pack's default.
 	sub.Job.RetryTimeouts = o.RetryTimeouts
 	return s.enqueue(ctx, sub)

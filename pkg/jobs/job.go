@@ -15,6 +15,7 @@ import (
 	"github.com/helmdeck/helmdeck/pkg/identity"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 	"github.com/helmdeck/helmdeck/pkg/records"
+	"github.com/helmdeck/helmdeck/pkg/webhooks"
 )
 
 // State of a job.
@@ -87,6 +88,8 @@ type Job struct {
 	// Children counts the jobs with this parent by state, as far as the
 	// replica that answers knows them; filled in by readers of one job.
 	Children map[State]int `json:"children,omitempty"`
+	// Webhook is told of the job's events.
+	Webhook *webhooks.Hook `json:"webhook,omitempty"`
 	// ScheduleID is the schedule whose run the job is.
 	ScheduleID string `json:"schedule_id,omitempty"`
 
@@ -203,6 +206,8 @@ type Submission struct {
 	PassedOn int `json:"passed_on,omitempty"`
 	// Unknown are the members that a newer program wrote; see EncodeSubmission.
 	Unknown records.Unknown `json:"-"`
+	// WebhookSecret signs deliveries to Job.Webhook; it is sealed.
+	WebhookSecret string `json:"webhook_secret,omitempty"`
 	// Encoded is the message a store read this from, so that it can write the
 	// same again without encoding it anew. It is void once a field changes.
 	Encoded *Encoded `json:"-"`
@@ -236,6 +241,11 @@ type Request struct {
 	// once, the others wait.
 	ConcurrencyKey   string `json:"concurrency_key,omitempty"`
 	ConcurrencyLimit int    `json:"concurrency_limit,omitempty"`
+	// Webhook is told of the job's events. WebhookURL and WebhookSecret are
+	// the older names; they ask for the terminal events in the plain format.
+	Webhook       *webhooks.Target `json:"webhook,omitempty"`
+	WebhookURL    string           `json:"webhook_url,omitempty"`
+	WebhookSecret string           `json:"webhook_secret,omitempty"`
 	// IdempotencyKey comes from the Idempotency-Key header.
 	IdempotencyKey string `json:"-"`
 	// TraceParent is the W3C trace context of the request.

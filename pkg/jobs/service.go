@@ -16,6 +16,7 @@ import (
 
 	"github.com/helmdeck/helmdeck/pkg/identity"
 	"github.com/helmdeck/helmdeck/pkg/packs"
+	"github.com/helmdeck/helmdeck/pkg/webhooks"
 )
 
 // Limits of a request; each is a default of Config.
@@ -60,6 +61,11 @@ type Config struct {
 	Admission Admission
 	// KeySecret keys the hash of idempotency keys.
 	KeySecret []byte
+	// Sealer seals the secrets of webhooks; nil: webhooks have none.
+	Sealer *webhooks.Sealer
+	// CheckWebhook refuses the URL of a webhook that must not be reached, with
+	// an error for the caller; nil: all may be.
+	CheckWebhook func(ctx context.Context, url string) error
 	// Route overrides the pool of a pack by name.
 	Route map[string]string
 	Now   func() time.Time // nil: time.Now
@@ -145,7 +151,8 @@ func (s *Service) prepare(c identity.Caller, r Request) (Submission, error) {
 	if at := r.due(now); at.After(now) {
 		job.State, job.ScheduledFor = Scheduled, at
 	}
-	return Submission{Job: job, Input: input, TraceParent: r.TraceParent}, nil
+	sub := Submission{Job: job, Input: input, TraceParent: r.TraceParent}
+	return sub, s.attach(&sub, r.webhook())
 }
 
 // due is when the job may run, the zero time for at once.
@@ -215,7 +222,7 @@ func (r Request) faults(now time.Time) []packs.Detail {
 	if len(r.IdempotencyKey) > MaxIdempotencyKey || !utf8.ValidString(r.IdempotencyKey) {
 		add("", "Idempotency-Key must be valid UTF-8 of at most %d bytes", MaxIdempotencyKey)
 	}
-	return d
+	return append(d, r.webhookFaults()...)
 }
 
 func mergeFaults(err error, faults []packs.Detail) error {
@@ -234,6 +241,9 @@ func mergeFaults(err error, faults []packs.Detail) error {
 // enqueue is the one publish of a submit.
 func (s *Service) enqueue(ctx context.Context, sub Submission) (Job, error) {
 	job := sub.Job
+	if err := s.checkWebhook(ctx, job); err != nil {
+		return Job{}, err
+	}
 	done, err := s.admit(job)
 	if err != nil {
 		return Job{}, err
@@ -307,7 +317,7 @@ const keyTries = 4
 
 // submitKeyed submits once per key. A key whose job has expired starts over.
 func (s *Service) submitKeyed(ctx context.Context, c identity.Caller, r Request, sub Submission) (Job, error) {
-	want := Reservation{JobID: sub.Job.ID, InputHash: inputHash(r), CreatedAt: sub.Job.CreatedAt}
+	want := Reservation{JobID: sub.Job.ID, InputHash: inputHash(s.hashed(r)), CreatedAt: sub.Job.CreatedAt}
 	hash := s.keyHash(c, r.IdempotencyKey)
 	for range keyTries {
 		held, fresh, err := s.cfg.Keys.Reserve(ctx, hash, want)

@@ -128,6 +128,7 @@ func (s *Service) check(r *Record, from time.Time) error {
 	}
 	req := r.Request
 	req.ParentID, req.RunAt, req.DelayS = "", time.Time{}, 0 // found fault with already
+	req.Webhook, req.WebhookURL, req.WebhookSecret = nil, "", ""
 	of, err := s.cfg.Jobs.Faults(req)
 	if err != nil {
 		return asError(err)

@@ -63,6 +63,11 @@ func (s Spec) faults() []packs.Detail {
 	if !s.RunAt.IsZero() || s.DelayS != 0 {
 		add("/run_at", "a schedule says itself when its jobs run; use start_at")
 	}
+	if s.Webhook != nil || s.WebhookURL != "" || s.WebhookSecret != "" {
+		// Its secret would lie in the record, which everybody who may read the
+		// schedule is shown.
+		add("/webhook", "a schedule has no webhook of its own; give its jobs a label and subscribe to that with POST /api/v1/webhooks")
+	}
 	return d
 }
 

@@ -42,6 +42,7 @@ func TestKillAnything(t *testing.T) {
 	c := newCluster(t)
 	c.addAPI("api-1")
 	c.addAPI("api-2")
+	c.subscribe()
 	for i := range 2 {
 		c.addWorker(fmt.Sprintf("worker-%d", i), nil, "--pools", "core", "--slots", "3")
 	}

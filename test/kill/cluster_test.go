@@ -80,6 +80,7 @@ type cluster struct {
 	env  []string
 	nats string
 	log  *history.Log
+	hooks
 	api  []*client.Client
 	urls []string
 
@@ -99,7 +100,8 @@ func newCluster(t *testing.T) *cluster {
 	}
 	c.env = append(os.Environ(),
 		"HELMDECK_ACK_WAIT=2s", "HELMDECK_TEST_PACKS=1", "HELMDECK_RETRY_IN_QUEUE=-1s",
-		"HELMDECK_RECONCILE_EVERY=2s", "HELMDECK_EGRESS_ALLOWLIST=127.0.0.1/32", "HELMDECK_LOG_LEVEL=info")
+		"HELMDECK_RECONCILE_EVERY=2s", hookRetries, hookBreaker, "HELMDECK_EGRESS_ALLOWLIST=127.0.0.1/32", "HELMDECK_LOG_LEVEL=info")
+	c.receive()
 	c.nats = freePort(t)
 	t.Cleanup(c.stopAll)
 	c.bus()
@@ -341,6 +343,9 @@ func (c *cluster) check() {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		found, err := history.Check(ctx, js, store, c.log, history.Options{})
+		if err == nil && len(found) == 0 {
+			found, err = c.undelivered(ctx, js)
+		}
 		cancel()
 		if err == nil && len(found) == 0 {
 			return

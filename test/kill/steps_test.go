@@ -28,7 +28,7 @@ func (c *cluster) submit(pack string, input map[string]any, value string, change
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	r := jobs.Request{Pack: pack, Input: body, IdempotencyKey: uuid.NewString()}
+	r := jobs.Request{Pack: pack, Input: body, IdempotencyKey: uuid.NewString(), Webhook: c.hooks.own()}
 	for _, f := range change {
 		f(&r)
 	}
@@ -133,6 +133,7 @@ func TestKillAtEveryStep(t *testing.T) {
 		rounds = 20
 	}
 	c.addAPI("api-steady")
+	c.subscribe()
 	for round := range rounds {
 		for _, step := range failpoint.Steps {
 			t.Run(fmt.Sprintf("%s#%d", step, round), func(t *testing.T) {
@@ -147,7 +148,7 @@ func TestKillAtEveryStep(t *testing.T) {
 
 // apiSteps happen in an API replica, the others in a worker.
 func apiStep(step string) bool {
-	for _, family := range []string{"submit.", "cancel.", "mover.", "consequence.", "release.", failpoint.SlotAfterFree} {
+	for _, family := range []string{"submit.", "cancel.", "mover.", "consequence.", "release.", "hook.", failpoint.SlotAfterFree} {
 		if strings.HasPrefix(step, family) {
 			return true
 		}

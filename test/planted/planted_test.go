@@ -82,7 +82,8 @@ var scenarios = map[string]struct {
 	}},
 	failpoint.BugPurgeBeforeCancel: {noLosses: true, run: func(s scenario) {
 		j := s.accepted(s.r.Submit("test.echo", map[string]any{"message": "x"}))
-		s.r.Client.Add(bustest.Rule{Op: bustest.OpPublish, Subject: "evt.", Kind: bustest.Before})
+		// The input is kept first.
+		s.r.Client.Add(bustest.Rule{Op: bustest.OpPublish, Subject: "evt.", Nth: 2, Kind: bustest.Before})
 		if _, err := s.r.Jobs.Cancel(s.r.Ctx(), rig.Ann, j.ID); err == nil {
 			s.r.T.Fatal("cancel succeeded although its event was refused")
 		}

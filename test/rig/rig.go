@@ -56,6 +56,8 @@ type Rig struct {
 	Slots  *limitstore.Slots
 	Keeper *hold.Keeper
 	Packs  *packs.Catalog
+	// Webhooks make deliveries; Sender starts what sends them.
+	Webhooks *Webhooks
 	// Client breaks the calls of the client side and of the control loops.
 	Client *bustest.Faults
 	Log    zerolog.Logger
@@ -132,19 +134,20 @@ func (r *Rig) start(conn *bus.Conn, extra []packs.Pack) {
 	r.Keeper = hold.New(hold.Config{
 		Store: r.Store, Slots: r.Slots, Limits: r.Limits, Core: conn.Core(), Hub: r.Hub, Every: time.Second, Log: r.Log,
 	})
+	r.Webhooks = r.webhooks(js)
 	r.Jobs = jobs.New(r.Config())
 	r.Background("held jobs", r.Keeper.Run)
 	r.Background("index", r.Index.Run)
 	r.Background("orphans", (&control.Orphans{Jobs: r.Jobs, Index: r.Index, Every: 200 * time.Millisecond, Log: r.Log}).Run)
 	r.Background("mover", (&control.Mover{JS: js, Store: r.Store, Log: r.Log}).Run)
-	r.Background("consequences", (&control.Consequences{JS: js, Store: r.Store, Artifacts: r.Arts, Limits: r.Keeper, Log: r.Log}).Run)
+	r.Background("consequences", (&control.Consequences{JS: js, Store: r.Store, Artifacts: r.Arts, Hooks: r.Webhooks.Maker, Limits: r.Keeper, Log: r.Log}).Run)
 }
 
 // Config is that of the client side, for further replicas of it.
 func (r *Rig) Config() jobs.Config {
 	return jobs.Config{
 		Ledger: r.Store, Queue: r.Store, Keys: r.Store, Index: r.Index, Feed: r.Hub, Dead: r.Store,
-		Stash: r.Arts, Packs: r.Packs, KeySecret: []byte("secret"),
+		Stash: r.Arts, Packs: r.Packs, KeySecret: []byte("secret"), Sealer: r.Webhooks.sealer,
 		Admission: limits.NewAdmission(limits.AdmissionConfig{Source: r.Limits, Counts: r.Index}),
 	}
 }

@@ -20,19 +20,22 @@ import (
 
 // Settings are the flags of every process.
 type Settings struct {
-	Allowlist      string        `name:"egress-allowlist" env:"HELMDECK_EGRESS_ALLOWLIST" placeholder:"CIDRS" help:"CIDRs that packs and sidecars may reach although the egress guard refuses them, comma-separated (127.0.0.1/32 for pages of this machine)."`
-	TestPacks      bool          `name:"test-packs" env:"HELMDECK_TEST_PACKS" help:"Offer the test.* packs."`
-	AckWait        time.Duration `env:"HELMDECK_ACK_WAIT" default:"30s" help:"Time after which a job whose worker is silent runs again. The same for all processes."`
-	RetryInQueue   time.Duration `env:"HELMDECK_RETRY_IN_QUEUE" default:"1m" help:"Longest pause before a retry for which a job stays in the queue; a longer one rides on a schedule."`
-	ReconcileEvery time.Duration `env:"HELMDECK_RECONCILE_EVERY" default:"1m" help:"Time between two looks for jobs that are in no queue."`
-	Limits         string        `env:"HELMDECK_LIMITS" placeholder:"FILE" type:"path" help:"YAML or JSON file of quotas, caps and shares, for API and workers; a change of it takes effect by itself. See docs/limits.md."`
-	Profile        string        `env:"HELMDECK_PROFILE" default:"${profile}" enum:"embedded,single,ha" help:"Bus profile: embedded, single or ha."`
-	Prefix         string        `env:"HELMDECK_PREFIX" default:"hd" help:"First token of every subject, one per installation."`
-	PublicURL      string        `name:"public-url" env:"HELMDECK_PUBLIC_URL" placeholder:"URL" help:"Where callers reach the API, for links."`
-	ArtifactTTL    time.Duration `name:"artifact-ttl" env:"HELMDECK_ARTIFACT_TTL" default:"168h" help:"How long artifacts are kept when their job does not say otherwise; negative: for ever."`
-	ArtifactSweep  time.Duration `name:"artifact-janitor-interval" env:"HELMDECK_ARTIFACT_JANITOR_INTERVAL" default:"1h" help:"Time between two looks for artifacts whose time is over."`
-	LogLevel       string        `env:"HELMDECK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Lowest level that is logged."`
-	LogFormat      string        `env:"HELMDECK_LOG_FORMAT" default:"auto" enum:"auto,json,text" help:"Log lines as json or text; auto: text on a terminal."`
+	Allowlist      string          `name:"egress-allowlist" env:"HELMDECK_EGRESS_ALLOWLIST" placeholder:"CIDRS" help:"CIDRs that packs and sidecars may reach although the egress guard refuses them, comma-separated (127.0.0.1/32 for pages of this machine)."`
+	TestPacks      bool            `name:"test-packs" env:"HELMDECK_TEST_PACKS" help:"Offer the test.* packs."`
+	AckWait        time.Duration   `env:"HELMDECK_ACK_WAIT" default:"30s" help:"Time after which a job whose worker is silent runs again. The same for all processes."`
+	RetryInQueue   time.Duration   `env:"HELMDECK_RETRY_IN_QUEUE" default:"1m" help:"Longest pause before a retry for which a job stays in the queue; a longer one rides on a schedule."`
+	ReconcileEvery time.Duration   `env:"HELMDECK_RECONCILE_EVERY" default:"1m" help:"Time between two looks for jobs that are in no queue."`
+	Limits         string          `env:"HELMDECK_LIMITS" placeholder:"FILE" type:"path" help:"YAML or JSON file of quotas, caps and shares, for API and workers; a change of it takes effect by itself. See docs/limits.md."`
+	WebhookRetries []time.Duration `env:"HELMDECK_WEBHOOK_RETRIES" placeholder:"PAUSE,…" help:"Pauses between the attempts of a webhook delivery; 5s,5m,30m,2h,5h,10h,14h,20h,24h unless given. The same for all processes."`
+	WebhookTimeout time.Duration   `env:"HELMDECK_WEBHOOK_TIMEOUT" default:"15s" help:"Time a webhook's receiver has to answer."`
+	WebhookBreaker time.Duration   `env:"HELMDECK_WEBHOOK_BREAKER" default:"30s" help:"Time for which a webhook's receiver gets nothing after five failures in a row; it doubles up to ten minutes."`
+	Profile        string          `env:"HELMDECK_PROFILE" default:"${profile}" enum:"embedded,single,ha" help:"Bus profile: embedded, single or ha."`
+	Prefix         string          `env:"HELMDECK_PREFIX" default:"hd" help:"First token of every subject, one per installation."`
+	PublicURL      string          `name:"public-url" env:"HELMDECK_PUBLIC_URL" placeholder:"URL" help:"Where callers reach the API, for links."`
+	ArtifactTTL    time.Duration   `name:"artifact-ttl" env:"HELMDECK_ARTIFACT_TTL" default:"168h" help:"How long artifacts are kept when their job does not say otherwise; negative: for ever."`
+	ArtifactSweep  time.Duration   `name:"artifact-janitor-interval" env:"HELMDECK_ARTIFACT_JANITOR_INTERVAL" default:"1h" help:"Time between two looks for artifacts whose time is over."`
+	LogLevel       string          `env:"HELMDECK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Lowest level that is logged."`
+	LogFormat      string          `env:"HELMDECK_LOG_FORMAT" default:"auto" enum:"auto,json,text" help:"Log lines as json or text; auto: text on a terminal."`
 }
 
 // App returns the settings with a logger to standard error.
@@ -50,7 +53,8 @@ func (s Settings) App() (app.Settings, error) {
 	return app.Settings{
 		S3: bucket, ArtifactTTL: s.ArtifactTTL, ArtifactSweep: s.ArtifactSweep,
 		Allowlist: s.Allowlist, TestPacks: s.TestPacks, AckWait: s.AckWait,
-		RetryInQueue: s.RetryInQueue, ReconcileEvery: s.ReconcileEvery, Limits: s.Limits, Profile: s.Profile,
+		RetryInQueue: s.RetryInQueue, ReconcileEvery: s.ReconcileEvery, Limits: s.Limits, WebhookRetries: s.WebhookRetries, WebhookTimeout: s.WebhookTimeout,
+		WebhookBreaker: s.WebhookBreaker, Profile: s.Profile,
 		Prefix: s.Prefix, PublicURL: s.PublicURL, Log: log,
 	}, err
 }
