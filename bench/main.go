@@ -1,9 +1,11 @@
 // Command bench measures the job system beside the bus it runs on and prints
 // ratios: jobs per second through pkg/jobs over TCP against the raw bus doing
 // the same number of durable writes, the latency of one idle call through
-// REST, and the memory of an idle helmdeck up.
+// REST, the memory of an idle helmdeck up, and the same jobs through asynq on
+// Redis and River on PostgreSQL (scripts/setup --bench installs both servers),
+// with a sync for each commit and without.
 //
-//	go run ./bench            # all, about a minute
+//	go run ./bench            # all, about ten minutes
 //	go run ./bench -jobs 5000 -flight 8
 package main
 
@@ -27,7 +29,7 @@ var (
 	flight    = flag.Int("flight", 256, "jobs in flight")
 	rounds    = flag.Int("rounds", 3, "rounds; the two sides take turns and medians are printed")
 	calls     = flag.Int("calls", 1000, "idle calls through REST")
-	only      = flag.String("only", "", "throughput, latency, memory or scale; all but scale by default")
+	only      = flag.String("only", "", "throughput, latency, memory, peers or scale; all but scale by default")
 	binary    = flag.String("helmdeck", "", "helmdeck binary; built when empty")
 	queued    = flag.Int("queued", 100_000, "jobs in the queue of the scale run")
 	due       = flag.Int("due", 10_000, "jobs due at one moment in the scale run")
@@ -90,7 +92,7 @@ func run(ctx context.Context) error {
 	for _, part := range []struct {
 		name string
 		run  func(context.Context, string) error
-	}{{"throughput", throughput}, {"latency", latency}, {"memory", memory}, {"scale", scale}} {
+	}{{"throughput", throughput}, {"latency", latency}, {"memory", memory}, {"peers", against}, {"scale", scale}} {
 		if *only != "" && *only != part.name || *only == "" && part.name == "scale" {
 			continue
 		}

@@ -17,21 +17,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/rs/zerolog"
 
 	"github.com/helmdeck/helmdeck/internal/app"
-	"github.com/helmdeck/helmdeck/internal/bus"
-	"github.com/helmdeck/helmdeck/internal/bus/artifactstore"
-	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
-	"github.com/helmdeck/helmdeck/internal/bus/jobindex"
-	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
-	"github.com/helmdeck/helmdeck/internal/control"
-	"github.com/helmdeck/helmdeck/internal/worker"
-	"github.com/helmdeck/helmdeck/pkg/artifacts"
-	"github.com/helmdeck/helmdeck/pkg/identity"
-	"github.com/helmdeck/helmdeck/pkg/jobs"
-	"github.com/helmdeck/helmdeck/pkg/packs"
-	"github.com/helmdeck/helmdeck/pkg/packs/testpacks"
 )
 
 // throughput runs the same number of jobs through pkg/jobs and, as bare
@@ -45,7 +32,7 @@ func throughput(ctx context.Context, dir string) error {
 	defer p.stop()
 	var raw, ours sides
 	for range *rounds {
-		if err := raw.measure(p, func() (float64, error) { return rawBus(ctx, p) }); err != nil {
+		if err := raw.measure(p, func() (float64, error) { return rawBus(ctx, p, *count, *flight) }); err != nil {
 			return fmt.Errorf("raw bus: %w", err)
 		}
 		if err := ours.measure(p, func() (float64, error) { return throughJobs(ctx, p) }); err != nil {
@@ -99,10 +86,8 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-const inputSize = 256
-
 // rawBus does what a job does to the bus and nothing else.
-func rawBus(ctx context.Context, p *process) (float64, error) {
+func rawBus(ctx context.Context, p *process, jobs, flight int) (float64, error) {
 	url, err := p.file("nats.url")
 	if err != nil {
 		return 0, err
@@ -116,7 +101,7 @@ func rawBus(ctx context.Context, p *process) (float64, error) {
 		return 0, err
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4**flight))
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4*flight))
 	if err != nil {
 		return 0, err
 	}
@@ -126,7 +111,7 @@ func rawBus(ctx context.Context, p *process) (float64, error) {
 	}
 	payload := make([]byte, 700) // a submission with a 256-byte input
 	record := make([]byte, 450)  // a job record
-	slots := make(chan struct{}, *flight)
+	slots := make(chan struct{}, flight)
 	var done sync.WaitGroup
 	var failed atomic.Pointer[error]
 	work := func(m jetstream.Msg, id string) {
@@ -157,9 +142,9 @@ func rawBus(ctx context.Context, p *process) (float64, error) {
 		}
 	}
 	began := time.Now()
-	done.Add(*count)
+	done.Add(jobs)
 	go func() {
-		for i := range *count {
+		for i := range jobs {
 			slots <- struct{}{}
 			subject := fmt.Sprintf("hd.job.core.normal.0.bench.raw.r%d-%d", began.UnixNano(), i)
 			if _, err := js.PublishMsgAsync(&nats.Msg{Subject: subject, Data: payload}); err != nil {
@@ -168,8 +153,8 @@ func rawBus(ctx context.Context, p *process) (float64, error) {
 		}
 	}()
 	go func() {
-		for n := 0; n < *count && ctx.Err() == nil; {
-			batch, err := cons.FetchNoWait(*flight)
+		for n := 0; n < jobs && ctx.Err() == nil; {
+			batch, err := cons.FetchNoWait(flight)
 			if err != nil {
 				failed.Store(&err)
 				return
@@ -184,98 +169,21 @@ func rawBus(ctx context.Context, p *process) (float64, error) {
 	if err := failed.Load(); err != nil {
 		return 0, *err
 	}
-	return float64(*count) / time.Since(began).Seconds(), nil
+	return float64(jobs) / time.Since(began).Seconds(), nil
 }
 
-// side is one process's worth of the job system on its own connection.
-type side struct {
-	conn  *bus.Conn
-	store *jobstore.Store
-	arts  *artifacts.Store
-}
-
-func dial(ctx context.Context, p *process, role bus.Role) (*side, error) {
-	url, err := p.file("nats.url")
-	if err != nil {
-		return nil, err
-	}
-	creds, err := app.ReadCreds(filepath.Join(p.dir, "nats-"+string(role)+".json"))
-	if err != nil {
-		return nil, err
-	}
-	busProfile, err := bus.ProfileByName(*profile)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := bus.Connect(ctx, bus.Config{URL: url, User: role, Password: creds.Password, Name: "bench", Profile: busProfile})
-	if err != nil {
-		return nil, err
-	}
-	js := conn.JetStream()
-	store, err := jobstore.New(js, "bench", 1, zerolog.Nop())
-	if err != nil {
-		return nil, err
-	}
-	blobs, err := artifactstore.NewBlobs(ctx, js)
-	if err != nil {
-		return nil, err
-	}
-	index, err := artifactstore.NewIndex(ctx, js)
-	if err != nil {
-		return nil, err
-	}
-	arts, err := artifacts.New(artifacts.Config{Blobs: blobs, Index: index})
-	return &side{conn: conn, store: store, arts: arts}, err
-}
-
-// throughJobs runs the whole job system but for HTTP: a client with the live
-// feed and the list's read model, the consequence consumer, and one worker.
+// throughJobs keeps so many calls in flight through the whole job system.
 func throughJobs(ctx context.Context, p *process) (float64, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	client, err := dial(ctx, p, bus.RoleAPI)
+	o, err := newOurs(ctx, p)
 	if err != nil {
 		return 0, err
 	}
-	defer client.conn.Close()
-	host, err := dial(ctx, p, bus.RoleWorker)
+	defer o.stop()
+	stop, err := o.work(ctx, *flight)
 	if err != nil {
 		return 0, err
 	}
-	defer host.conn.Close()
-	catalog := packs.NewCatalog(testpacks.All...)
-	js := client.conn.JetStream()
-	hub, err := jobfeed.New(client.conn.Core(), js, zerolog.Nop())
-	if err != nil {
-		return 0, err
-	}
-	defer hub.Close()
-	index := jobindex.New(js, client.store, hub, 0, zerolog.Nop())
-	svc := jobs.New(jobs.Config{
-		Ledger: client.store, Queue: client.store, Keys: client.store, Index: index, Feed: hub,
-		Dead: client.store, Stash: client.arts, Packs: catalog, KeySecret: []byte("bench"),
-	})
-	reports, err := jobfeed.NewReports(host.conn.Core(), host.conn.JetStream(), "bench", zerolog.Nop())
-	if err != nil {
-		return 0, err
-	}
-	scratch, err := os.MkdirTemp(p.dir, "scratch-")
-	if err != nil {
-		return 0, err
-	}
-	w := worker.New(worker.Config{
-		ID: "bench", Slots: map[string]int{"core": *flight}, Source: host.store, Ledger: host.store, Queue: host.store,
-		Reports: reports, Packs: catalog, Artifacts: host.arts, ScratchDir: scratch, Drain: time.Second, Log: zerolog.Nop(),
-	})
-	var services sync.WaitGroup
-	defer services.Wait()
-	defer cancel()
-	for _, run := range []func(context.Context) error{
-		w.Run,
-		(&control.Consequences{JS: js, Store: client.store, Artifacts: client.arts, Log: zerolog.Nop()}).Run,
-	} {
-		services.Go(func() { _ = run(ctx) }) // ends with ctx
-	}
+	defer stop()
 	if *cpu != "" {
 		f, err := os.Create(*cpu)
 		if err != nil {
@@ -296,7 +204,9 @@ func throughJobs(ctx context.Context, p *process) (float64, error) {
 			}
 		}()
 	}
-	return drive(ctx, svc)
+	began := time.Now()
+	err = each(ctx, *count, *flight, o.call)
+	return float64(*count) / time.Since(began).Seconds(), err
 }
 
 func writeBlocks() error {
@@ -305,39 +215,4 @@ func writeBlocks() error {
 		return err
 	}
 	return errors.Join(pprof.Lookup("block").WriteTo(f, 0), f.Close())
-}
-
-func drive(ctx context.Context, svc *jobs.Service) (float64, error) {
-	msg := make([]byte, inputSize-len(`{"message":""}`))
-	for i := range msg {
-		msg[i] = 'x'
-	}
-	input := []byte(`{"message":"` + string(msg) + `"}`)
-	caller := identity.Caller{Subject: "bench"}
-	next := make(chan struct{}, *flight)
-	var wg sync.WaitGroup
-	var failed atomic.Pointer[error]
-	began := time.Now()
-	for range *flight {
-		wg.Go(func() {
-			for range next {
-				job, done, err := svc.Run(ctx, caller, jobs.Request{Pack: "test.echo", Input: input})
-				if err == nil && (!done || job.State != jobs.Succeeded) {
-					err = fmt.Errorf("job %s ended %s", job.ID, job.State)
-				}
-				if err != nil {
-					failed.Store(&err)
-				}
-			}
-		})
-	}
-	for range *count {
-		next <- struct{}{}
-	}
-	close(next)
-	wg.Wait()
-	if err := failed.Load(); err != nil {
-		return 0, *err
-	}
-	return float64(*count) / time.Since(began).Seconds(), nil
 }

@@ -12,3 +12,6 @@ func HoldWrites(c *Conn, subject string) (waiting func() int, release func()) {
 
 // Groups reports whether writes to subject's stream are grouped.
 func Groups(c *Conn, subject string) bool { return c.groupOf(subject) != nil }
+
+// Batched reports whether a batch was stored in subject's stream.
+func Batched(c *Conn, subject string) bool { return c.groupOf(subject).pace.batch > 0 }

@@ -20,15 +20,54 @@ import (
 // do alone (it is staged in a store of its own first), and a Raft log groups
 // by itself: groups form for that one kind of server only.
 const (
-	// minGroup is the least that is worth a batch: staging one costs about as
-	// much as so many syncs.
+	// minGroup is the least that may be a batch. Whether it is worth one is
+	// measured, see pace.
 	minGroup = 4
 	// maxGroupBytes bounds what a batch holds in the memory of the server.
 	maxGroupBytes = 4 << 20
-	// groupLinger is how long a writer that has just committed a group waits
+	// groupLinger is how long a writer that has just committed a batch waits
 	// for the callers it woke, so that they do not come in two halves.
-	groupLinger = time.Millisecond
+	groupLinger = 2 * time.Millisecond
+	// perMessage is about what a message adds to the time of a batch.
+	perMessage = 40 * time.Microsecond
 )
+
+// pace is how long the server takes for a write by itself, and for a batch
+// beside what its messages add. A batch is staged in files of its own, whose
+// making and syncing costs as much as four syncs on one disk and forty on
+// another, so which way is the shorter is measured as it goes.
+type pace struct {
+	alone, batch time.Duration // moving means; 0: not known
+}
+
+// groups says whether n messages are stored sooner as a batch. The mean of the
+// way not taken is forgotten slowly, so that it is tried again some time.
+func (p *pace) groups(n int) bool {
+	switch {
+	case n < minGroup:
+		return false
+	case p.batch == 0:
+		return true
+	case p.alone == 0:
+		return n >= 4*minGroup
+	}
+	yes := time.Duration(n)*p.alone > p.batch+time.Duration(n)*perMessage
+	if yes {
+		p.alone -= p.alone / 64
+	} else {
+		p.batch -= p.batch / 64
+	}
+	return yes
+}
+
+// note takes a measurement into a mean.
+func note(mean *time.Duration, took time.Duration) {
+	if *mean == 0 {
+		*mean = took
+		return
+	}
+	*mean += (took - *mean) / 4
+}
 
 // groups holds the writer of each stream.
 type groups struct {
@@ -95,14 +134,16 @@ type group struct {
 	busy    bool       // a write is under way: later ones wait
 	waiting []*write
 	want    int // how many the writer lingers for, 0: it does not
+
+	pace pace // touched by whoever writes
 }
 
 // write is what one caller wants stored, all of it or nothing.
 type write struct {
 	ms       []Outgoing
 	size     int
-	deadline time.Time // zero: the connection's bound
-	taken    bool      // guarded by group.mu: the writer has it
+	deadline time.Time
+	taken    bool // guarded by group.mu: the writer has it
 	done     chan written
 }
 
@@ -118,10 +159,18 @@ func (g *group) store(ctx context.Context, ms []Outgoing) (uint64, error) {
 		g.busy = true
 		g.mu.Unlock()
 		defer g.next()
-		return g.conn.storeAlone(ctx, ms)
+		began := time.Now()
+		sequence, err := g.conn.storeAlone(ctx, ms)
+		if err == nil && len(ms) == 1 {
+			note(&g.pace.alone, time.Since(began))
+		}
+		return sequence, err
 	}
 	w := &write{ms: ms, done: make(chan written, 1)}
-	w.deadline, _ = ctx.Deadline()
+	var bounded bool
+	if w.deadline, bounded = ctx.Deadline(); !bounded {
+		w.deadline = time.Now().Add(g.conn.timeout)
+	}
 	for i := range ms {
 		w.size += len(ms[i].Data) + len(ms[i].Subject)
 	}
@@ -170,22 +219,21 @@ func (g *group) next() {
 // run commits until nobody waits.
 func (g *group) run() {
 	defer g.conn.groups.running.Done()
-	for last := 1; ; {
+	for last := 0; ; {
 		g.linger(last)
 		ws := g.take()
 		if len(ws) == 0 {
 			return
 		}
-		g.commit(ws)
-		last = len(ws)
+		last = g.commit(ws)
 	}
 }
 
-// linger waits until as many wait as were written last, or a moment has
-// passed.
+// linger waits until as many wait as the last batch held (0: there was none),
+// or a moment has passed.
 func (g *group) linger(last int) {
 	g.mu.Lock()
-	if last < minGroup || len(g.waiting) >= last {
+	if last == 0 || len(g.waiting) >= last {
 		g.mu.Unlock()
 		return
 	}
@@ -242,23 +290,38 @@ func clashes(subjects map[string]struct{}, w *write) bool {
 	return false
 }
 
-// commit stores ws and answers each. A batch is refused as a whole when any
-// of its messages is; its halves then find out which, so that one bad
-// expectation among many costs a few batches and not a sync for each.
-func (g *group) commit(ws []*write) {
-	if len(ws) < minGroup {
-		g.each(ws)
-		return
-	}
+// commit stores ws, answers each and returns how many went as one batch, 0
+// when they went one by one.
+func (g *group) commit(ws []*write) int {
 	var ms []Outgoing
-	var deadline time.Time
 	for _, w := range ws {
 		ms = append(ms, w.ms...)
+	}
+	began := time.Now()
+	if len(ws) > 1 && g.pace.groups(len(ms)) {
+		if g.together(ws, ms) {
+			note(&g.pace.batch, max(time.Since(began)-time.Duration(len(ms))*perMessage, 0))
+		}
+		return len(ws)
+	}
+	if g.each(ws) {
+		note(&g.pace.alone, time.Since(began)/time.Duration(len(ms)))
+	}
+	return 0
+}
+
+// together stores ws as one batch of their messages and reports whether the
+// server took it. It refuses a batch as a whole when it refuses any of its
+// messages; the halves then find out which, so that one bad expectation among
+// many costs a few batches and not a sync for each.
+func (g *group) together(ws []*write, ms []Outgoing) bool {
+	var deadline time.Time
+	for _, w := range ws {
 		if w.deadline.After(deadline) {
 			deadline = w.deadline
 		}
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), g.conn.patient(deadline))
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	last, err := g.conn.storeBatch(ctx, ms)
 	switch {
@@ -268,43 +331,40 @@ func (g *group) commit(ws []*write) {
 			at += uint64(len(w.ms))
 			w.done <- written{sequence: at}
 		}
-	case errors.Is(err, ErrFull), errors.Is(err, ErrFrozen), errors.Is(err, errNoBatches):
+		return true
+	case len(ws) < 2*minGroup && refused(err), errors.Is(err, ErrFull), errors.Is(err, ErrFrozen), errors.Is(err, errNoBatches):
 		g.each(ws) // halves would be refused too; alone some may fit
 	case refused(err):
-		g.commit(ws[:len(ws)/2])
-		g.commit(ws[len(ws)/2:])
+		half, n := len(ws)/2, 0
+		for _, w := range ws[:half] {
+			n += len(w.ms)
+		}
+		g.together(ws[:half], ms[:n])
+		g.together(ws[half:], ms[n:])
 	default: // whether it was stored is not known
 		for _, w := range ws {
 			w.done <- written{err: err}
 		}
 	}
+	return false
 }
 
-// each stores ws one by one, all at once.
-func (g *group) each(ws []*write) {
-	var all sync.WaitGroup
+// each stores ws one after the other and reports whether all were stored. Not
+// all at once: syncs that follow each other without a pause take longer.
+func (g *group) each(ws []*write) bool {
+	all := true
 	for _, w := range ws {
-		all.Go(func() {
-			ctx, cancel := context.WithDeadline(context.Background(), g.conn.patient(w.deadline))
-			defer cancel()
-			sequence, err := g.conn.storeAlone(ctx, w.ms)
-			w.done <- written{sequence, err}
-		})
+		ctx, cancel := context.WithDeadline(context.Background(), w.deadline)
+		sequence, err := g.conn.storeAlone(ctx, w.ms)
+		cancel()
+		all = all && err == nil
+		w.done <- written{sequence, err}
 	}
-	all.Wait()
+	return all
 }
 
 // refused reports whether the server answered and stored nothing.
 func refused(err error) bool {
 	_, answered := errors.AsType[*jetstream.APIError](err)
 	return answered
-}
-
-// patient is when a write on behalf of callers ends that are ready to wait
-// until deadline, zero for no bound of their own.
-func (c *Conn) patient(deadline time.Time) time.Time {
-	if deadline.IsZero() {
-		deadline = time.Now().Add(c.timeout)
-	}
-	return deadline
 }

@@ -77,6 +77,9 @@ func TestWritesThatMeetAreStoredTogether(t *testing.T) {
 			t.Errorf("write %d: stored %+v, %v", i, m, err)
 		}
 	}
+	if !bus.Batched(c, lifecycle(0)) {
+		t.Error("no batch was made of them")
+	}
 }
 
 // TestBadExpectationHurtsItsCallerOnly: one bad message has the server refuse

@@ -17,7 +17,7 @@ const MaxBatch = 1000
 // inFlight bounds the jobs of one call that are worked on at once: enough for
 // the bus to write many in one commit, few enough for other callers to get
 // their turn.
-const inFlight = 64
+const inFlight = 256
 
 // Result is what became of one job of a batch: the job, or why there is none.
 type Result struct {
