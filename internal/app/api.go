@@ -23,6 +23,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/control"
 	"github.com/helmdeck/helmdeck/internal/egress"
 	"github.com/helmdeck/helmdeck/internal/hold"
+	"github.com/helmdeck/helmdeck/internal/metrics"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/limits"
@@ -101,7 +102,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	})
 	client := jobs.New(jobs.Config{
 		Ledger: store, Queue: store, Keys: store, Index: index, Feed: hub, Dead: store, Stash: arts,
-		Packs: catalog, Waiting: load.Waiting, KeySecret: r.keys.Idempotency, Sealer: sealer, CheckWebhook: r.checkWebhook,
+		Packs: catalog, Waiting: load.Waiting, Accepted: metrics.Submitted(r.registry), KeySecret: r.keys.Idempotency, Sealer: sealer, CheckWebhook: r.checkWebhook,
 		Admission: limits.NewAdmission(limits.AdmissionConfig{Source: source, Counts: index, Replicas: replicas.Count}),
 	})
 	repeats, err := r.schedules(ctx, js, client)
@@ -123,25 +124,27 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	if err != nil {
 		return nil, err
 	}
-	registerPools(r.registry, load)
-	repaired := newRepaired(r.registry)
+	metrics.Pools(r.registry, load.Loads)
+	metrics.Workers(r.registry, workers)
+	metrics.Streams(r.registry, js.Stream)
+	observe := metrics.NewControl(r.registry)
 	return []service{
 		{"job index", index.Run},
 		{"pools", load.Run},
-		{"mover", (&control.Mover{JS: js, Store: store, Log: r.Log}).Run},
+		{"mover", (&control.Mover{JS: js, Store: store, Late: observe.LateJob, Log: r.Log}).Run},
 		{"schedule records", repeats.store.Run},
 		{"schedules", repeats.loop.Run},
 		{"webhook endpoints", hook.endpoints.Run},
 		{"webhook mover", hook.mover.Run},
 		{"webhook sender", hook.sender.Run},
 		{"orphans", (&control.Orphans{Jobs: client, Index: index, Log: r.Log}).Run},
-		{"expirer", (&control.Expirer{Store: store, Artifacts: arts, Log: r.Log}).Run},
+		{"expirer", (&control.Expirer{Store: store, Artifacts: arts, Expired: observe.Expired, Log: r.Log}).Run},
 		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Hooks: hook.maker, Limits: keeper, Log: r.Log}).Run},
 		{"limits", source.Run},
 		{"replicas", replicas.Run},
 		{"held jobs", keeper.Run},
 		{"reconciler", (&control.Reconciler{
-			Store: store, Jobs: index, Every: r.ReconcileEvery, Grace: r.ReconcileEvery, Repaired: repaired, Log: r.Log,
+			Store: store, Jobs: index, Every: r.ReconcileEvery, Grace: r.ReconcileEvery, Repaired: observe.Repaired, Log: r.Log,
 		}).Run},
 		{"artifact sweeper", func(ctx context.Context) error { return arts.RunSweeper(ctx, r.ArtifactSweep, store.InUse) }},
 		{"http", func(ctx context.Context) error { return serveHTTP(ctx, a.Server(), ln) }},

@@ -15,6 +15,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/auth"
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/bus/backup"
+	"github.com/helmdeck/helmdeck/internal/metrics"
 )
 
 // Role is what a role binary is told: an outside NATS and the shared keys.
@@ -42,7 +43,7 @@ func (r Role) validate() error {
 }
 
 // dial connects a role and reads the keys.
-func (r Role) dial(ctx context.Context, role bus.Role) (*bus.Conn, Keys, error) {
+func (r Role) dial(ctx context.Context, role bus.Role, reg *prometheus.Registry) (*bus.Conn, Keys, error) {
 	if err := r.validate(); err != nil {
 		return nil, Keys{}, err
 	}
@@ -60,7 +61,7 @@ func (r Role) dial(ctx context.Context, role bus.Role) (*bus.Conn, Keys, error) 
 	}
 	conn, err := bus.Connect(ctx, bus.Config{
 		URL: r.NATS, User: bus.Role(creds.User), Password: creds.Password,
-		Name: newID(string(role)), Prefix: r.Prefix, Profile: profile, Log: r.Log,
+		Name: newID(string(role)), Prefix: r.Prefix, Profile: profile, Observe: metrics.Publishes(reg), Log: r.Log,
 	})
 	return conn, keys, err
 }
@@ -111,13 +112,13 @@ func RunWorker(ctx context.Context, r Role, slots map[string]int) error {
 // RunScheduler is the process of the scheduler of one host. Its sidecars are
 // left to the next one unless drain is set.
 func RunScheduler(ctx context.Context, r Role, slots int, drain bool) error {
-	return r.run(ctx, bus.RoleScheduler, func(ctx context.Context, conn *bus.Conn, _ Keys, _ *prometheus.Registry, done *closer) ([]service, error) {
+	return r.run(ctx, bus.RoleScheduler, func(ctx context.Context, conn *bus.Conn, _ Keys, reg *prometheus.Registry, done *closer) ([]service, error) {
 		guard, err := r.guard()
 		if err != nil {
 			return nil, err
 		}
 		return (&schedulerRole{
-			Settings: r.Settings, conn: conn, guard: guard, dir: r.Data, slots: slots, stopSidecars: drain,
+			Settings: r.Settings, conn: conn, guard: guard, dir: r.Data, slots: slots, stopSidecars: drain, registry: reg,
 		}).build(ctx, done)
 	})
 }
@@ -132,11 +133,12 @@ func (r Role) run(ctx context.Context, role bus.Role, build builder) error {
 		return err
 	}
 	done.add(func() { flush(tel.Shutdown) })
-	conn, keys, err := r.dial(ctx, role)
+	conn, keys, err := r.dial(ctx, role, tel.Registry)
 	if err != nil {
 		return err
 	}
 	done.add(conn.Close)
+	metrics.Connection(tel.Registry, conn.Connected, conn.Core().Losses)
 	services, err := build(ctx, conn, keys, tel.Registry, &done)
 	if err != nil {
 		return err

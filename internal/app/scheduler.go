@@ -7,9 +7,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/bus/leasestore"
 	"github.com/helmdeck/helmdeck/internal/egress"
+	"github.com/helmdeck/helmdeck/internal/metrics"
 	"github.com/helmdeck/helmdeck/internal/scheduler"
 	"github.com/helmdeck/helmdeck/pkg/sessions"
 	"github.com/helmdeck/helmdeck/pkg/sessions/process"
@@ -25,6 +28,7 @@ type schedulerRole struct {
 	// stopSidecars ends process sidecars with this process instead of leaving
 	// them to the next one.
 	stopSidecars bool
+	registry     *prometheus.Registry
 }
 
 func (r *schedulerRole) build(ctx context.Context, done *closer) ([]service, error) {
@@ -52,6 +56,7 @@ func (r *schedulerRole) build(ctx context.Context, done *closer) ([]service, err
 	if err != nil {
 		return nil, err
 	}
+	metrics.Sidecars(r.registry, s.Load)
 	return []service{{"scheduler", s.Run}}, nil
 }
 

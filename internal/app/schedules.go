@@ -3,11 +3,10 @@ package app
 import (
 	"context"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/bus/schedulestore"
 	"github.com/helmdeck/helmdeck/internal/control"
+	"github.com/helmdeck/helmdeck/internal/metrics"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/schedules"
 )
@@ -27,19 +26,7 @@ func (r *apiRole) schedules(ctx context.Context, js bus.JetStream, client *jobs.
 	service := schedules.New(schedules.Config{
 		Store: store, Names: store, Timers: store, Jobs: client, KeySecret: r.keys.Idempotency, Log: r.Log,
 	})
-	put := newScheduleRepairs(r.registry)
-	return repeats{store, service, &control.Schedules{JS: js, Service: service, Repaired: put, Log: r.Log}}, nil
-}
-
-func newScheduleRepairs(reg prometheus.Registerer) func(schedules.Repairs) {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "helmdeck_schedule_repairs_total",
-		Help: "Schedules found overdue without their timer having fired, and timers that were missing or wrong.",
-	}, []string{"kind"})
-	reg.MustRegister(c)
-	overdue, timers := c.WithLabelValues("overdue"), c.WithLabelValues("timer")
-	return func(r schedules.Repairs) {
-		overdue.Add(float64(r.Overdue))
-		timers.Add(float64(r.Timers))
-	}
+	return repeats{store, service, &control.Schedules{
+		JS: js, Service: service, Repaired: metrics.ScheduleRepairs(r.registry), Late: metrics.NewControl(r.registry).LateSchedule, Log: r.Log,
+	}}, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/auth"
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/egress"
+	"github.com/helmdeck/helmdeck/internal/metrics"
 	"github.com/helmdeck/helmdeck/internal/telemetry"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 )
@@ -73,6 +74,7 @@ func (u Up) Run(ctx context.Context) error {
 		return err
 	}
 	done.add(server.Shutdown)
+	metrics.Space(tel.Registry, server.Space)
 	running := Running{NATSURL: server.URL(), DataDir: u.Data}
 	services := []service{{"bus health", func(ctx context.Context) error { return u.nurse(ctx, server) }}}
 	if ap, err := natsAddr(server.URL()); err == nil {
@@ -80,12 +82,12 @@ func (u Up) Run(ctx context.Context) error {
 	}
 
 	if slices.Contains(u.Roles, "scheduler") {
-		conn, err := u.connect(ctx, server, bus.RoleScheduler, &done)
+		conn, err := u.connect(ctx, server, bus.RoleScheduler, metrics.Publishes(tel.Registry), &done)
 		if err != nil {
 			return err
 		}
 		s, err := (&schedulerRole{
-			Settings: u.Settings, conn: conn, guard: guard, dir: u.Data, slots: u.SidecarSlots, stopSidecars: true,
+			Settings: u.Settings, conn: conn, guard: guard, dir: u.Data, slots: u.SidecarSlots, stopSidecars: true, registry: tel.Registry,
 		}).build(ctx, &done)
 		if err != nil {
 			return err
@@ -93,7 +95,7 @@ func (u Up) Run(ctx context.Context) error {
 		services = append(services, s...)
 	}
 	if slices.Contains(u.Roles, "worker") {
-		conn, err := u.connect(ctx, server, bus.RoleWorker, &done)
+		conn, err := u.connect(ctx, server, bus.RoleWorker, metrics.Publishes(tel.Registry), &done)
 		if err != nil {
 			return err
 		}
@@ -133,10 +135,11 @@ func (u Up) api(ctx context.Context, server *bus.Server, keys Keys, tel *telemet
 		done.add(guard.RefuseListener(ap))
 	}
 	running.URL = "http://" + ln.Addr().String()
-	conn, err := u.connect(ctx, server, bus.RoleAPI, done)
+	conn, err := u.connect(ctx, server, bus.RoleAPI, metrics.Publishes(tel.Registry), done)
 	if err != nil {
 		return nil, err
 	}
+	metrics.Connection(tel.Registry, conn.Connected, conn.Core().Losses)
 	return (&apiRole{
 		Settings: u.Settings, keys: keys, conn: conn, guard: guard, token: token, registry: tel.Registry, lacking: u.Lacking,
 		health: map[string]api.Health{"store": api.HealthFunc(server.Healthy)},
@@ -164,7 +167,7 @@ func (u Up) startBus(ctx context.Context, profile bus.Profile) (*bus.Server, Key
 	}
 	var done closer
 	defer done.close()
-	admin, err := u.connect(ctx, server, bus.RoleAdmin, &done)
+	admin, err := u.connect(ctx, server, bus.RoleAdmin, nil, &done)
 	if err == nil {
 		_, err = admin.Init(ctx)
 	}
@@ -192,8 +195,8 @@ func dataError(dir string, err error) error {
 	return fmt.Errorf("data directory %s: %w", dir, err)
 }
 
-func (u Up) connect(ctx context.Context, server *bus.Server, role bus.Role, done *closer) (*bus.Conn, error) {
-	conn, err := bus.Connect(ctx, bus.Config{Server: server, User: role, Name: newID(string(role)), Log: u.Log})
+func (u Up) connect(ctx context.Context, server *bus.Server, role bus.Role, observe bus.Observer, done *closer) (*bus.Conn, error) {
+	conn, err := bus.Connect(ctx, bus.Config{Server: server, User: role, Name: newID(string(role)), Observe: observe, Log: u.Log})
 	if err != nil {
 		return nil, err
 	}

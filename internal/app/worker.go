@@ -13,6 +13,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
 	"github.com/helmdeck/helmdeck/internal/bus/leasestore"
 	"github.com/helmdeck/helmdeck/internal/egress"
+	"github.com/helmdeck/helmdeck/internal/metrics"
 	"github.com/helmdeck/helmdeck/internal/worker"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
@@ -92,12 +93,13 @@ func (r *workerRole) build(ctx context.Context, done *closer) ([]service, error)
 	catalog := r.catalog()
 	children := jobs.New(jobs.Config{
 		Ledger: store, Queue: store, Keys: store, Feed: watch, Follow: watch, Stash: arts,
-		Packs: catalog, KeySecret: r.keys.Idempotency,
+		Packs: catalog, Accepted: metrics.Submitted(r.registry), KeySecret: r.keys.Idempotency,
 	})
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
+	observe := metrics.NewWorker(r.registry, catalog.List())
 	gate, follow, err := r.gate(ctx, js, store, done)
 	if err != nil {
 		return nil, err
@@ -105,9 +107,9 @@ func (r *workerRole) build(ctx context.Context, done *closer) ([]service, error)
 	w := worker.New(worker.Config{
 		ID: id, Host: host, Version: Version, Slots: r.slots, Serves: servedBy(catalog, r.slots),
 		Source: store, Ledger: store, Queue: store, Gate: gate, Reports: reports, Jobs: children, Packs: catalog, Artifacts: arts,
-		Leaser: leaser, HTTP: r.guard.Client(egress.Timeouts{}), CheckURL: r.guard.CheckURL,
+		Leaser: observe.Leaser(leaser), HTTP: r.guard.Client(egress.Timeouts{}), CheckURL: r.guard.CheckURL,
 		ScratchDir: scratch, UserAgent: "helmdeck/" + Version, PublicURL: r.PublicURL,
-		Heartbeat: r.heartbeat(), RetryInQueue: r.RetryInQueue, Ended: newEnded(r.registry), Log: r.Log,
+		Heartbeat: r.heartbeat(), RetryInQueue: r.RetryInQueue, Observer: observe, Log: r.Log,
 	})
 	return []service{
 		{"leaser", leaser.Run},

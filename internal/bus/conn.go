@@ -26,6 +26,10 @@ const (
 	maxReconnect  = 2 * time.Second
 )
 
+// Observer hears of a durable write: the first token of its subject ("kv" for
+// a bucket), how long it took and how it ended.
+type Observer func(family string, took time.Duration, err error)
+
 // Config says how to reach a server. Either URL or Server is set.
 type Config struct {
 	URL    string  // nats://host:port, several separated by commas
@@ -39,6 +43,8 @@ type Config struct {
 	Name    string
 	Prefix  string  // default DefaultPrefix; with Server the server's
 	Profile Profile // of the topology; with Server the server's
+	// Observe hears of every durable write; may be nil.
+	Observe Observer
 	// Timeout bounds calls whose ctx has no deadline; default 5 s.
 	Timeout time.Duration
 	Log     zerolog.Logger
@@ -54,6 +60,9 @@ func (c Config) withDefaults() Config {
 	}
 	set(&c.Prefix, DefaultPrefix)
 	set(&c.Timeout, defaultTimeout)
+	if c.Observe == nil {
+		c.Observe = func(string, time.Duration, error) {}
+	}
 	c.Profile = c.Profile.withDefaults()
 	return c
 }
@@ -90,6 +99,7 @@ type Conn struct {
 	names   names
 	profile Profile
 	timeout time.Duration
+	observe Observer
 	server  *Server
 	log     zerolog.Logger
 
@@ -122,7 +132,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		return nil, fmt.Errorf("connect to bus: %w", err)
 	}
 	c := &Conn{
-		names: names{cfg.Prefix}, profile: cfg.Profile, timeout: cfg.Timeout,
+		names: names{cfg.Prefix}, profile: cfg.Profile, timeout: cfg.Timeout, observe: cfg.Observe,
 		server: cfg.Server, log: cfg.Log, up: make(chan struct{}), closed: make(chan struct{}),
 	}
 	c.alive, c.stop = context.WithCancel(context.Background())

@@ -147,7 +147,9 @@ func (k *kv) put(ctx context.Context, subject string, value []byte, expect *uint
 	if ttl > 0 {
 		h[headerTTL] = []string{ttlValue(ttl)}
 	}
+	began := time.Now()
 	ack, err := k.conn.store(ctx, &nats.Msg{Subject: subject, Header: h, Data: value})
+	k.conn.observe("kv", time.Since(began), err)
 	return ack.Sequence, err
 }
 

@@ -68,6 +68,18 @@ func HoldStream(pool packs.Pool) string { return "HOLD_" + string(pool) }
 // stream follows, without "hold".
 const HeldPrefix = "ctl.held."
 
+// AdvisorySubjects matches the advisories of the server that AUDIT keeps.
+const AdvisorySubjects = "$JS.EVENT.ADVISORY.>"
+
+// Streams lists the streams, those of the buckets aside.
+func Streams() []string {
+	all := []string{StreamEvents, StreamProgress, StreamSchedule, StreamDead, StreamHooks, StreamAudit, StreamLeases}
+	for _, p := range packs.Pools {
+		all = append(all, JobsStream(p), HoldStream(p))
+	}
+	return all
+}
+
 // LaneConsumer is the durable consumer of one lane and shard of a pool.
 func LaneConsumer(lane jobs.Priority, shard int) string {
 	return string(lane) + "-" + strconv.Itoa(shard)

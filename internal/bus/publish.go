@@ -41,6 +41,7 @@ type jetStream Conn
 
 func (j *jetStream) Publish(ctx context.Context, m Outgoing) (uint64, error) {
 	c := (*Conn)(j)
+	began := time.Now()
 	var sequence uint64
 	var err error
 	if g := c.groupOf(m.Subject); g != nil {
@@ -48,6 +49,7 @@ func (j *jetStream) Publish(ctx context.Context, m Outgoing) (uint64, error) {
 	} else {
 		sequence, err = c.storeOne(ctx, m)
 	}
+	c.observe(family(m.Subject), time.Since(began), err)
 	if err != nil {
 		return 0, fmt.Errorf("publish to %s: %w", m.Subject, err)
 	}
@@ -64,6 +66,7 @@ func (j *jetStream) PublishBatch(ctx context.Context, ms []Outgoing) (uint64, er
 	case len(ms) > MaxBatch:
 		return 0, fmt.Errorf("publish batch: %d messages, at most %d", len(ms), MaxBatch)
 	}
+	began := time.Now()
 	var sequence uint64
 	var err error
 	if g := c.groupOf(ms[0].Subject); g != nil {
@@ -71,10 +74,17 @@ func (j *jetStream) PublishBatch(ctx context.Context, ms []Outgoing) (uint64, er
 	} else {
 		sequence, err = c.storeBatch(ctx, ms)
 	}
+	c.observe(family(ms[0].Subject), time.Since(began), err)
 	if err != nil {
 		return 0, fmt.Errorf("publish batch to %s: %w", ms[len(ms)-1].Subject, err)
 	}
 	return sequence, nil
+}
+
+// family is the first token of a subject.
+func family(subject string) string {
+	f, _, _ := strings.Cut(subject, ".")
+	return f
 }
 
 // storeAlone stores what one caller wants stored, and nothing else with it.

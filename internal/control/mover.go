@@ -30,7 +30,9 @@ const (
 type Mover struct {
 	JS    bus.JetStream
 	Store *jobstore.Store
-	Log   zerolog.Logger
+	// Late observes how late jobs come to their queue; may be nil.
+	Late func(time.Duration)
+	Log  zerolog.Logger
 }
 
 // Run moves until ctx ends.
@@ -47,7 +49,9 @@ func (m *Mover) move(ctx context.Context, d bus.Delivery) error {
 		m.Log.Error().Err(err).Msg("fired schedule is no job, taken out")
 		return d.Term(ctx, "not a job")
 	}
+	due := sub.Job.RetryAt
 	if sub.Job.State == jobs.Scheduled {
+		due = sub.Job.ScheduledFor
 		sub.Job.State, sub.Encoded = jobs.Queued, nil
 	}
 	err = m.Store.Enqueue(ctx, sub)
@@ -65,6 +69,9 @@ func (m *Mover) move(ctx context.Context, d bus.Delivery) error {
 	}
 	if err != nil && !errors.Is(err, jobs.ErrQueued) {
 		return err
+	}
+	if m.Late != nil && !due.IsZero() {
+		m.Late(max(time.Since(due), 0))
 	}
 	failpoint.Hit(failpoint.MoverAfterPublish)
 	// A fired message stays in the stream after its acknowledgement, for ever

@@ -25,6 +25,8 @@ type Schedules struct {
 	// default 10 s. PassEvery is the time between two comparisons of all
 	// timers with the records; default one minute.
 	OverdueEvery, PassEvery time.Duration
+	// Late observes how late timers fire; may be nil.
+	Late func(time.Duration)
 	// Repaired observes what a pass has put right; may be nil.
 	Repaired func(schedules.Repairs)
 	Log      zerolog.Logger
@@ -95,6 +97,9 @@ func (s *Schedules) attend(ctx context.Context, d bus.Delivery) error {
 	if early > 0 {
 		// The clock of the server is ahead of ours.
 		return d.Nak(ctx, min(early, longest))
+	}
+	if s.Late != nil && !f.Due.IsZero() {
+		s.Late(max(time.Since(f.Due), 0))
 	}
 	failpoint.Hit(failpoint.ScheduleAfterAttend)
 	return d.AckLater(ctx) // it does no harm a second time

@@ -251,3 +251,15 @@ func (s *Scheduler) stop(ctx context.Context, id string) error {
 	defer cancel()
 	return s.cfg.Runtime.Stop(ctx, id)
 }
+
+// Load returns how many sidecars are up here, and how many may be at once.
+func (s *Scheduler) Load() (sidecars, slots int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.hosted {
+		if !h.readyAt.IsZero() {
+			sidecars++
+		}
+	}
+	return sidecars, s.cfg.Slots
+}

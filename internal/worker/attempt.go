@@ -114,11 +114,7 @@ func (a *attempt) run(ctx context.Context) {
 	if perr != nil {
 		a.log.Info().Err(perr).Str("state", string(job.State)).Msg("attempt ended with an error")
 	}
-	var code packs.Code
-	if job.Error != nil {
-		code = job.Error.Code
-	}
-	a.w.cfg.Ended(job.Pack, job.Pool, job.State, code, time.Since(began))
+	a.w.cfg.Observer.Ended(job, a.claimed, time.Since(began))
 }
 
 func stopCause(cause error) error {

@@ -130,8 +130,9 @@ func (w *Worker) claim(ctx context.Context, d Delivery, sub jobs.Submission, log
 			return nil, err
 		}
 		if dec.action == settle {
-			return nil, w.settled(ctx, d, dec.next, log)
+			return nil, w.settled(ctx, d, dec.next, rec.Job, log)
 		}
+		w.cfg.Observer.Claimed(dec.next, rec.Job)
 		return w.hold(ctx, d, sub, dec.next, seq, log), nil
 	}
 }
@@ -187,9 +188,9 @@ func (w *Worker) append(ctx context.Context, d Delivery, sub jobs.Submission, re
 }
 
 // settled ends the delivery of a job that was ended instead of claimed.
-func (w *Worker) settled(ctx context.Context, d Delivery, job jobs.Job, log zerolog.Logger) error {
+func (w *Worker) settled(ctx context.Context, d Delivery, job, before jobs.Job, log zerolog.Logger) error {
 	log.Warn().Str("state", string(job.State)).Msg(job.Error.Message)
-	w.cfg.Ended(job.Pack, job.Pool, job.State, job.Error.Code, 0)
+	w.cfg.Observer.Ended(job, before, 0)
 	if job.Poison {
 		return d.Term(ctx, "poison: "+job.Error.Message)
 	}

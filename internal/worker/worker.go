@@ -106,8 +106,8 @@ type Status struct {
 	Slots   map[string]int `json:"slots"`   // by pool
 	Running map[string]int `json:"running"` // by pool
 	// Packs are those it runs, "name@v1"; empty: not told, as older ones did.
-	Packs []string `json:"packs,omitempty"`
-	Leaked  int            `json:"leaked,omitempty"`
+	Packs  []string `json:"packs,omitempty"`
+	Leaked int      `json:"leaked,omitempty"`
 	// Drain is set once the worker takes no more jobs; at DrainBy it hands
 	// back those that still run.
 	Drain   bool      `json:"drain,omitempty"`
@@ -160,10 +160,25 @@ type Config struct {
 	// schedule instead. Negative: never stays.
 	RetryInQueue time.Duration
 	Backoff      func(attempt int) time.Duration
-	// Ended observes every attempt, for metrics; may be nil.
-	Ended func(pack, pool string, state jobs.State, code packs.Code, took time.Duration)
-	Log   zerolog.Logger
+	// Observer hears of every run, for metrics; may be nil.
+	Observer Observer
+	Log      zerolog.Logger
 }
+
+// Observer hears of runs. It is quick, and safe for concurrent use.
+type Observer interface {
+	// Claimed: a run begins, as job says; before is the record it goes on
+	// from, the zero Job for a job without one.
+	Claimed(job, before jobs.Job)
+	// Ended: a run left the job as it is now, after the record before. took is
+	// 0 for a job that was ended without a run.
+	Ended(job, before jobs.Job, took time.Duration)
+}
+
+type nobody struct{}
+
+func (nobody) Claimed(_, _ jobs.Job)                {}
+func (nobody) Ended(_, _ jobs.Job, _ time.Duration) {}
 
 func (c *Config) setDefaults() {
 	def := func(d *time.Duration, v time.Duration) {
@@ -185,8 +200,8 @@ func (c *Config) setDefaults() {
 	if c.Backoff == nil {
 		c.Backoff = Backoff
 	}
-	if c.Ended == nil {
-		c.Ended = func(string, string, jobs.State, packs.Code, time.Duration) {}
+	if c.Observer == nil {
+		c.Observer = nobody{}
 	}
 }
 

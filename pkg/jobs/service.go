@@ -59,6 +59,9 @@ type Config struct {
 	Follow Follower
 	// Admission bounds what callers submit; nil: nobody is bounded.
 	Admission Admission
+	// Accepted hears of every job that was put into a queue or a schedule; may
+	// be nil.
+	Accepted func(Job)
 	// KeySecret keys the hash of idempotency keys.
 	KeySecret []byte
 	// Sealer seals the secrets of webhooks; nil: webhooks have none.
@@ -239,8 +242,13 @@ func mergeFaults(err error, faults []packs.Detail) error {
 }
 
 // enqueue is the one publish of a submit.
-func (s *Service) enqueue(ctx context.Context, sub Submission) (Job, error) {
-	job := sub.Job
+func (s *Service) enqueue(ctx context.Context, sub Submission) (job Job, err error) {
+	defer func() {
+		if err == nil && s.cfg.Accepted != nil {
+			s.cfg.Accepted(job)
+		}
+	}()
+	job = sub.Job
 	if err := s.checkWebhook(ctx, job); err != nil {
 		return Job{}, err
 	}

@@ -17,6 +17,8 @@ type Fire struct {
 	ScheduleID string `json:"schedule_id"`
 	// At is the time that its timer was set for.
 	At time.Time `json:"at,omitzero"`
+	// Due is when the timer fires: At and the jitter of the schedule.
+	Due time.Time `json:"due,omitzero"`
 	// Ended is its job that has ended, without output and artifacts.
 	Ended *jobs.Job `json:"ended,omitempty"`
 }
@@ -28,7 +30,7 @@ const keep = 5 * time.Minute
 
 // Arm implements schedules.Timers.
 func (s *Store) Arm(ctx context.Context, id string, at, when time.Time) error {
-	out, err := message(Fire{ScheduleID: id, At: at.UTC()}, events.SchedCronSubject)
+	out, err := message(Fire{ScheduleID: id, At: at.UTC(), Due: when.UTC()}, events.SchedCronSubject)
 	if err != nil {
 		return err
 	}
