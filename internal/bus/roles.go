@@ -48,7 +48,7 @@ func GrantOf(prefix string, role Role) Grant {
 	for _, a := range accessOf(n, role) {
 		g.add(n, a)
 	}
-	for _, core := range []string{"ctl.*.cancel", "hb.>", "req.>"} {
+	for _, core := range []string{"ctl.*.cancel", HeldPrefix + ">", "hb.>", "req.>"} {
 		g.Publish = append(g.Publish, prefix+"."+core)
 		g.Subscribe = append(g.Subscribe, prefix+"."+core)
 	}

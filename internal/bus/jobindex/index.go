@@ -245,7 +245,7 @@ func (x *Index) queued(m jobfeed.Message) {
 	e := x.add(m.Tenant, m.Owner, m.JobID)
 	e.state, e.seen, e.bytes = jobs.Queued, x.round, bytesOf(m)
 	x.settle(e)
-	job := jobs.Job{ID: m.JobID, State: jobs.Queued, Pack: first(m.Header[jobstore.PackHeader])}
+	job := jobs.Job{ID: m.JobID, State: jobs.Queued, Pack: first(m.Header[jobstore.PackHeader]), Version: first(m.Header[jobstore.VersionHeader])}
 	// Nats-Subject: <prefix>.job.<pool>.<lane>.…
 	_, subject, _ := strings.Cut(first(m.Header["Nats-Subject"]), ".")
 	if s, err := events.Parse(subject); err == nil {

@@ -21,6 +21,9 @@ import (
 // without reading the message.
 const PackHeader = "ce-pack"
 
+// VersionHeader is that of the pack's version.
+const VersionHeader = "helmdeck-pack-version"
+
 // BytesHeader is the size of a queued job's input, for those who count what
 // waits.
 const BytesHeader = "ce-inputbytes"
@@ -74,6 +77,7 @@ func (s *Store) submitted(sub jobs.Submission, k jobs.Key) (bus.Outgoing, error)
 		return bus.Outgoing{}, err
 	}
 	header[PackHeader] = []string{sub.Job.Pack}
+	header[VersionHeader] = []string{sub.Job.Version}
 	header[BytesHeader] = []string{strconv.FormatInt(sub.Job.InputBytes, 10)}
 	header[SchemaHeader] = []string{schema}
 	return bus.Outgoing{Header: header, Data: data}, nil

@@ -6,4 +6,4 @@ package testpacks
 import "github.com/helmdeck/helmdeck/pkg/packs"
 
 // All lists the family.
-var All = []packs.Pack{Echo, Sleep, Fail, Crash, BigOutput, Effect, Artifact, Parent}
+var All = append([]packs.Pack{Echo, Sleep, Fail, Crash, BigOutput, Effect, Artifact, Parent}, later...)
