@@ -14,17 +14,13 @@ import (
 )
 
 // gate wires what decides whether a claimed job may run.
-func (r *workerRole) gate(ctx context.Context, js bus.JetStream, store *jobstore.Store, done *closer) (*gate.Gate, service, error) {
-	source, err := limits.Open(r.Limits, r.Log)
-	if err != nil {
-		return nil, service{}, err
-	}
+func (r *workerRole) gate(ctx context.Context, js bus.JetStream, store *jobstore.Store, source *limits.Source, done *closer) (*gate.Gate, error) {
 	slots, err := limitstore.Open(ctx, js)
 	if err != nil {
-		return nil, service{}, err
+		return nil, err
 	}
 	done.add(slots.Close)
-	return &gate.Gate{Limits: source, Slots: slots, Hold: store}, service{"limits", source.Run}, nil
+	return &gate.Gate{Limits: source, Slots: slots, Hold: store}, nil
 }
 
 // quotas tells callers of their limits and what they take.

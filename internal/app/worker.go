@@ -16,6 +16,7 @@ import (
 	"github.com/helmdeck/helmdeck/internal/metrics"
 	"github.com/helmdeck/helmdeck/internal/worker"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/limits"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 	"github.com/helmdeck/helmdeck/pkg/sessions"
 )
@@ -100,20 +101,24 @@ func (r *workerRole) build(ctx context.Context, done *closer) ([]service, error)
 		host = "unknown"
 	}
 	observe := metrics.NewWorker(r.registry, catalog.List())
-	gate, follow, err := r.gate(ctx, js, store, done)
+	source, err := limits.Open(r.Limits, r.Log)
+	if err != nil {
+		return nil, err
+	}
+	gate, err := r.gate(ctx, js, store, source, done)
 	if err != nil {
 		return nil, err
 	}
 	w := worker.New(worker.Config{
 		ID: id, Host: host, Version: Version, Slots: r.slots, Serves: servedBy(catalog, r.slots),
-		Source: store, Ledger: store, Queue: store, Gate: gate, Reports: reports, Jobs: children, Packs: catalog, Artifacts: arts,
+		Source: store, Ledger: store, Queue: store, Gate: gate, StrictLanes: func() bool { return source.Policy().StrictLanes() }, Reports: reports, Jobs: children, Packs: catalog, Artifacts: arts,
 		Leaser: observe.Leaser(leaser), HTTP: r.guard.Client(egress.Timeouts{}), CheckURL: r.guard.CheckURL,
 		ScratchDir: scratch, UserAgent: "helmdeck/" + Version, PublicURL: r.PublicURL,
 		Heartbeat: r.heartbeat(), RetryInQueue: r.RetryInQueue, Observer: observe, Log: r.Log,
 	})
 	return []service{
 		{"leaser", leaser.Run},
-		follow,
+		{"limits", source.Run},
 		{"worker", func(ctx context.Context) error { return r.runWorker(ctx, w) }},
 	}, nil
 }

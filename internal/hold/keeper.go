@@ -244,7 +244,7 @@ func (k *Keeper) release(ctx context.Context, key string) {
 			return
 		}
 		policy := k.cfg.Limits.Policy()
-		first := k.model.pick(key, 1, policy.WeightOf)
+		first := k.model.pick(key, 1, policy)
 		if len(first) == 0 {
 			return
 		}
@@ -254,7 +254,7 @@ func (k *Keeper) release(ctx context.Context, key string) {
 			return
 		}
 		room := limit - len(st.Holders) - 1
-		rest := k.model.pick(key, min(max(room, 0), maxBatch), policy.WeightOf)
+		rest := k.model.pick(key, min(max(room, 0), maxBatch), policy)
 		var batch sync.WaitGroup
 		for _, e := range rest {
 			batch.Go(func() { k.try(ctx, e, key) })

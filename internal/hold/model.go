@@ -45,7 +45,7 @@ func newModel() *model {
 // line is who waits for one key: by lane, by tenant, oldest first.
 type line struct {
 	lanes map[jobs.Priority]*queue
-	share limits.Share // between normal and low
+	share limits.Share // between high, normal and low
 }
 
 type queue struct {
@@ -223,9 +223,9 @@ func (m *model) waits(key string) bool {
 const lookPast = 256
 
 // pick returns up to n jobs whose turn it is for key, each marked as in hand:
-// high before the others, normal before low three to one, and tenants by their
-// weights.
-func (m *model) pick(key string, n int, weight func(tenant string) int) []*entry {
+// called jobs first, the deepest before all, then the lanes by their weights or
+// strictly, and tenants by their weights.
+func (m *model) pick(key string, n int, p *limits.Policy) []*entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := m.lines[key]
@@ -235,7 +235,7 @@ func (m *model) pick(key string, n int, weight func(tenant string) int) []*entry
 	var out []*entry
 	now := time.Now()
 	for len(out) < n {
-		e := l.next(key, now, weight)
+		e := l.next(key, now, p)
 		if e == nil {
 			break
 		}
@@ -245,25 +245,27 @@ func (m *model) pick(key string, n int, weight func(tenant string) int) []*entry
 	return out
 }
 
-// laneShares are those of the lanes below high.
-var laneShares = map[jobs.Priority]int{jobs.Normal: 3, jobs.Low: 1}
-
-func (l *line) next(key string, now time.Time, weight func(string) int) *entry {
-	if e := l.lanes[jobs.High].next(key, now, weight); e != nil {
-		return e
-	}
-	var open []string
-	for _, p := range []jobs.Priority{jobs.Normal, jobs.Low} {
-		if l.lanes[p].first(key, now) {
-			open = append(open, string(p))
+func (l *line) next(key string, now time.Time, p *limits.Policy) *entry {
+	for i := len(jobs.CallLanes) - 1; i >= 0; i-- {
+		if e := l.lanes[jobs.CallLanes[i]].next(key, now, p); e != nil {
+			return e
 		}
 	}
-	lane := jobs.Priority(l.share.Next(open))
-	if lane == "" {
+	var open []string
+	for _, lane := range jobs.Lanes {
+		if l.lanes[lane].first(key, now) {
+			open = append(open, string(lane))
+		}
+	}
+	if len(open) == 0 {
 		return nil
 	}
-	l.share.Serve(string(lane), 1, laneShares[lane])
-	return l.lanes[lane].next(key, now, weight)
+	lane := jobs.Priority(open[0])
+	if !p.StrictLanes() {
+		lane = jobs.Priority(l.share.Next(open))
+		l.share.Serve(string(lane), 1, jobs.LaneWeights[lane])
+	}
+	return l.lanes[lane].next(key, now, p)
 }
 
 // first reports whether any job of q can be tried.
@@ -279,7 +281,7 @@ func (q *queue) first(key string, now time.Time) bool {
 	return false
 }
 
-func (q *queue) next(key string, now time.Time, weight func(string) int) *entry {
+func (q *queue) next(key string, now time.Time, p *limits.Policy) *entry {
 	if q == nil {
 		return nil
 	}
@@ -296,7 +298,7 @@ func (q *queue) next(key string, now time.Time, weight func(string) int) *entry 
 	if tenant == "" {
 		return nil
 	}
-	q.share.Serve(tenant, 1, weight(tenant))
+	q.share.Serve(tenant, 1, p.WeightOf(tenant))
 	return heads[tenant]
 }
 

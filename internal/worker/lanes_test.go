@@ -44,3 +44,30 @@ func TestHighLaneIsPreferredAndLowIsNotStarved(t *testing.T) {
 		t.Error("no low job started before the last high one")
 	}
 }
+
+// TestStrictLanes: with a backlog in all lanes and one slot no normal job
+// starts before the last high one, no low one before the last normal one.
+func TestStrictLanes(t *testing.T) {
+	t.Parallel()
+	r := rig.NewLimited(t, "lanes: strict")
+	ids := map[jobs.Priority][]string{}
+	for range 20 {
+		for _, p := range []jobs.Priority{jobs.Low, jobs.Normal, jobs.High} {
+			j := r.Submit("test.echo", map[string]any{"message": "x"}, func(q *jobs.Request) { q.Priority = p })
+			ids[p] = append(ids[p], j.ID)
+		}
+	}
+	r.Worker("a", func(c *worker.Config) { c.Slots = map[string]int{"core": 1} })
+	var before int64
+	for _, p := range jobs.Lanes {
+		last := before
+		for _, id := range ids[p] {
+			at := r.Ends(id).StartedAt.UnixNano()
+			if at < before {
+				t.Errorf("a %s job started before one of the lane before it", p)
+			}
+			last = max(last, at)
+		}
+		before = last
+	}
+}

@@ -22,10 +22,6 @@ const maxPull = 256
 // the jobs do. A worker of a few slots, or one with free slots, never waits.
 const gather = 2 * time.Millisecond
 
-// weights order the lanes of one round, so that low still moves while high
-// has a backlog.
-var weights = map[jobs.Priority]int{jobs.High: 8, jobs.Normal: 3, jobs.Low: 1}
-
 // callWeight is that of a lane of called jobs, twice that of all others: what
 // was begun ends before more is begun, and the others move all the same.
 const callWeight = 24
@@ -34,7 +30,7 @@ func (l Lane) weight() int {
 	if l.Depth > 0 {
 		return callWeight
 	}
-	return weights[l.Priority]
+	return jobs.LaneWeights[l.Priority]
 }
 
 // puller feeds the slots of one pool. An idle lane has one request for one
@@ -275,6 +271,9 @@ func (p *puller) finish(runCtx context.Context) {
 
 // order draws the order of the lanes for one round.
 func (p *puller) order() []int {
+	if p.w.cfg.StrictLanes != nil && p.w.cfg.StrictLanes() {
+		return p.strict()
+	}
 	total := 0
 	for i, l := range p.lanes {
 		if !p.polling[i] { // the others are empty
@@ -298,6 +297,25 @@ func (p *puller) order() []int {
 		if len(order) == 0 || i != order[0] {
 			order = append(order, i)
 		}
+	}
+	return order
+}
+
+// strict is the order of preference, in which the shards of one lane take
+// turns by chance.
+func (p *puller) strict() []int {
+	order := make([]int, len(p.lanes))
+	for i := range order {
+		order[i] = i
+	}
+	for from := 0; from < len(order); {
+		to := from + 1
+		for to < len(order) && p.lanes[to].Priority == p.lanes[from].Priority && p.lanes[to].Depth == p.lanes[from].Depth {
+			to++
+		}
+		shards := order[from:to]
+		rand.Shuffle(len(shards), func(i, j int) { shards[i], shards[j] = shards[j], shards[i] })
+		from = to
 	}
 	return order
 }

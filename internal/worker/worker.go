@@ -123,11 +123,14 @@ type Config struct {
 	Slots             map[string]int // by pool; the pools this worker serves
 	Serves            []string       // the packs to tell of in heartbeats; see Status
 
-	Source  Source
-	Ledger  jobs.Ledger
-	Queue   jobs.Queue
-	Gate    Gate // nil: every job may run
-	Reports Reports
+	Source Source
+	Ledger jobs.Ledger
+	Queue  jobs.Queue
+	Gate   Gate // nil: every job may run
+	// StrictLanes says whether a lane is served only while none before it has
+	// a job; nil: never.
+	StrictLanes func() bool
+	Reports     Reports
 	// Jobs submits the child jobs of packs that call others; nil: none can.
 	Jobs      *jobs.Service
 	Packs     jobs.Catalog

@@ -38,7 +38,8 @@ func (s State) Terminal() bool { return s == Succeeded || s == Failed || s == Ca
 // Priority is the lane a job queues in.
 type Priority string
 
-// The lanes, served strictly high first, then 8:3:1 so that none starves.
+// The lanes, served 8:3:1 so that none starves, or strictly one after the
+// other if the operator says so.
 const (
 	High   Priority = "high"
 	Normal Priority = "normal"
@@ -47,6 +48,9 @@ const (
 
 // Lanes lists the priorities from the first served to the last.
 var Lanes = []Priority{High, Normal, Low}
+
+// LaneWeights are the shares of the lanes while all have a backlog.
+var LaneWeights = map[Priority]int{High: 8, Normal: 3, Low: 1}
 
 // Key locates a job: its id and the bus tokens of whom it belongs to. Tenant
 // and Owner may be empty when an administrator asks for a job by id alone.

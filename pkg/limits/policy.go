@@ -78,11 +78,21 @@ type Policy struct {
 	// FairSharing keeps tenants from taking more than their share of a lane
 	// that others wait in. Absent: on.
 	FairSharing *bool `json:"fair_sharing,omitempty" yaml:"fair_sharing"`
+	// Lanes is how the lanes of a pool are served: LanesWeighted (the default,
+	// eight high for three normal for one low) or LanesStrict (no normal job
+	// while a high one waits, no low one while a normal one does).
+	Lanes string `json:"lanes,omitempty" yaml:"lanes"`
 
 	byToken map[string]Profile
 	// capped: there may be a cap that concerns a job without a concurrency key.
 	capped bool
 }
+
+// The ways to serve lanes.
+const (
+	LanesWeighted = "weighted"
+	LanesStrict   = "strict"
+)
 
 // Bounds is a quota with everything settled; 0 is no limit.
 type Bounds struct {
@@ -125,6 +135,9 @@ func (p *Policy) Seal() error {
 			add("pools."+name, "there is no such pool; the pools are %v", packs.Pools)
 		}
 		checkRange("pools."+name, p.Pools[name], MaxConcurrent, add)
+	}
+	if p.Lanes != "" && p.Lanes != LanesWeighted && p.Lanes != LanesStrict {
+		add("lanes", "must be %s or %s, got %q", LanesWeighted, LanesStrict, p.Lanes)
 	}
 	p.capped = p.caps()
 	return errors.Join(faults...)
@@ -254,6 +267,10 @@ func (p *Policy) WeightOf(token string) int {
 	}
 	return max(1, p.Default.Weight)
 }
+
+// StrictLanes reports whether a lane is served only while none before it has
+// a job.
+func (p *Policy) StrictLanes() bool { return p.Lanes == LanesStrict }
 
 // Fair reports whether lanes are shared between tenants.
 func (p *Policy) Fair() bool { return p.FairSharing == nil || *p.FairSharing }

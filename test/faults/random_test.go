@@ -38,7 +38,8 @@ func seed(t *testing.T) uint64 {
 	return rand.Uint64()
 }
 
-// TestRandomFaults: clients submit, fail, retry and cancel while calls of
+// TestRandomFaults: clients submit, fail, retry and cancel, limits hold jobs
+// back, while calls of
 // both sides fail before or after they are made, come late, come twice or not
 // at all. Every accepted job has one end when the bus is well again.
 func TestRandomFaults(t *testing.T) {
@@ -46,7 +47,7 @@ func TestRandomFaults(t *testing.T) {
 	n := seed(t)
 	t.Logf("HELMDECK_FAULT_SEED=%d", n)
 	rng := rand.New(rand.NewPCG(n, n))
-	r := rig.New(t)
+	r := rig.NewLimited(t, "pools: {core: 6}\npacks: {test.artifact: 2}")
 	all := []*bustest.Faults{r.Client}
 	for i := range 2 {
 		_, f := r.FaultyWorker(fmt.Sprintf("w%d", i), func(c *worker.Config) {
@@ -121,6 +122,10 @@ func submit(t *testing.T, r *rig.Rig, l *history.Log, rng *rand.Rand, step int) 
 	q := jobs.Request{Pack: pack, Input: []byte(input)}
 	if rng.IntN(2) == 0 {
 		q.IdempotencyKey = value
+	}
+	if rng.IntN(2) == 0 {
+		q.ConcurrencyKey = fmt.Sprint(rng.IntN(4))
+		q.ConcurrencyLimit = 1 + rng.IntN(2)
 	}
 	j, err := r.Jobs.Submit(ctx, rig.Ann, q)
 	if err != nil && q.IdempotencyKey != "" {

@@ -200,9 +200,10 @@ func (r *Rig) FaultyWorker(id string, change ...func(*worker.Config)) (stop func
 	cfg := worker.Config{
 		ID: id, Host: "here", Slots: map[string]int{"core": 4},
 		Source: store, Ledger: store, Queue: store, Gate: &gate.Gate{Limits: r.Limits, Slots: slots, Hold: store},
-		Reports: must(jobfeed.NewReports(conn.Core(), js, "test", r.Log)),
-		Jobs:    r.children(conn.Core(), js, store),
-		Packs:   r.Packs, Artifacts: r.artifacts(js), HTTP: &http.Client{},
+		StrictLanes: func() bool { return r.Limits.Policy().StrictLanes() },
+		Reports:     must(jobfeed.NewReports(conn.Core(), js, "test", r.Log)),
+		Jobs:        r.children(conn.Core(), js, store),
+		Packs:       r.Packs, Artifacts: r.artifacts(js), HTTP: &http.Client{},
 		CheckURL:   func(context.Context, string) error { return nil },
 		ScratchDir: r.T.TempDir(), Heartbeat: AckWait / 3, CancelGrace: 2 * time.Second, Drain: 200 * time.Millisecond,
 		Backoff: func(int) time.Duration { return 50 * time.Millisecond }, Log: r.Log,

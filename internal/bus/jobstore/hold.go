@@ -46,7 +46,7 @@ func (s *Store) Hold(ctx context.Context, sub jobs.Submission, reason string, sl
 		}
 	}
 	out.Header[holdSlots] = []string{strings.Join(slots, " ")}
-	out.Header[holdLane] = []string{string(sub.Job.Priority)}
+	out.Header[holdLane] = []string{string(sub.Job.Lane())}
 	var err error
 	if out.Subject, err = events.HoldSubject(sub.Job.Pool, reason, k); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (s *Store) Requeue(ctx context.Context, sub jobs.Submission) error {
 	if err != nil {
 		return err
 	}
-	if out.Subject, err = events.JobSubject(sub.Job.Pool, sub.Job.Priority, s.shard(sub.Job, k), k); err != nil {
+	if out.Subject, err = events.JobSubject(sub.Job.Pool, sub.Job.Lane(), s.shard(sub.Job, k), k); err != nil {
 		return err
 	}
 	_, err = s.js.Publish(ctx, out)
