@@ -81,7 +81,7 @@ func batchFaults(items []json.RawMessage, key string, known []packs.Detail) []pa
 	case len(items) > jobs.MaxBatch:
 		return fault("/jobs", "at most %d jobs at once, got %d; send the rest in further batches", jobs.MaxBatch, len(items))
 	case len(key) > jobs.MaxIdempotencyKey || !utf8.ValidString(key):
-		return fault("", "Idempotency-Key must be valid UTF-8 of at most %d bytes", jobs.MaxIdempotencyKey)
+		return []packs.Detail{keyFault()}
 	}
 	return nil
 }

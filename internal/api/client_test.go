@@ -158,7 +158,7 @@ func TestClientCancelsRetriesReplays(t *testing.T) {
 	if got := must[jobs.DeadLetter](t)(c.DeadLetter(ctx, fail.ID)); string(got.Submission.Input) != `{"code":"timeout"}` {
 		t.Errorf("got %+v", got)
 	}
-	got := must[[]client.Replayed](t)(c.Replay(ctx, client.ReplayRequest{IDs: []string{fail.ID}}))
+	got := must[client.ReplayList](t)(c.Replay(ctx, client.ReplayRequest{ID: fail.ID}, "")).Replayed
 	if len(got) != 1 || got[0].Job == nil || got[0].Job.ReplayOf != fail.ID {
 		t.Errorf("got %+v", got)
 	}

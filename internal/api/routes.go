@@ -145,29 +145,58 @@ func (a *API) jobRoutes() []*route {
 	retry.Description = "With the old input, or with the one in the body. The new job's replay_of names the old one."
 	retry.Body, retry.BodyOptional, retry.Answers = client.RetryRequest{}, true, []openapi.Answer{jobAnswer}
 
+	cancelMany := op(post, "/api/v1/jobs/cancel", "cancel_jobs", runPacks, "Cancel many jobs")
+	cancelMany.Description = "Those of ids, or those that the filters select and that have not ended; at most 1,000 a call, more says that there are others. " +
+		"A job that has moved to another state meanwhile is skipped."
+	cancelMany.Body, cancelMany.Answers = client.JobSelection{}, []openapi.Answer{{Status: ok, Description: "What was done.", Body: client.BulkResult{}}}
+
+	retryMany := op(post, "/api/v1/jobs/retry", "retry_jobs", runPacks, "Run many ended jobs again as new jobs")
+	retryMany.Description = "Those of ids, or those that the filters select: failed and cancelled ones unless state says otherwise; at most 1,000 a call. " +
+		"With an Idempotency-Key each is retried once, however often the call is repeated."
+	retryMany.Params, retryMany.Body, retryMany.Answers = []openapi.Param{keyParam}, client.JobSelection{}, cancelMany.Answers
+
 	return []*route{
+		{cancelMany, false, a.cancelJobs}, {retryMany, false, a.retryJobs},
 		{submit, false, a.submitJob}, {batch, false, a.submitBatch}, {list, false, a.listJobs}, {show, false, a.showJob}, {result, false, a.jobResult},
 		{events, false, a.streamEvents}, {logs, false, a.streamLogs}, {cancel, false, a.cancelJob}, {retry, false, a.retryJob},
 	}
 }
 
 func (a *API) deadRoutes() []*route {
+	op := func(method, path, id, scope, summary string) openapi.Operation {
+		return openapi.Operation{Method: method, Path: path, ID: id, Tag: "dead letters", Scope: scope, Summary: summary}
+	}
+	list := op(get, "/api/v1/dead", "list_dead", readPacks, "List jobs that failed for good, newest first")
+	list.Params = []openapi.Param{
+		query("pool", "", "Name of the pool."), query("pack", "", "Name of the pack."), query("code", "", "Code the job ended with."),
+		query("poison", "boolean", "Those that were quarantined, or those that were not."),
+		query("replayed", "boolean", "Those that were replayed, or those that were not."),
+		query("label", "", "key=value, or key alone for any value."),
+		query("since", "", "Dead at or after this time (RFC 3339)."), query("until", "", "Dead before this time (RFC 3339)."),
+		limitParam, cursorParam,
+	}
+	list.Answers = []openapi.Answer{{Status: ok, Description: "One page, without inputs.", Body: client.DeadList{}}}
+
+	show := op(get, "/api/v1/dead/{id}", "show_dead", readPacks, "Show a dead letter with its input, the errors of its attempts and its replays")
+	show.Answers = []openapi.Answer{{Status: ok, Description: "The dead letter.", Body: jobs.DeadLetter{}}}
+
+	replay := op(post, "/api/v1/dead/replay", "replay_dead", runPacks, "Run dead letters again as new jobs")
+	replay.Description = "Those of ids, or those that the filters select; at most 1,000 a call. One may get another input. rate_per_s spreads them over time. " +
+		"With an Idempotency-Key each is replayed once, however often the call is repeated. When none that was named can be replayed the answer is the first error."
+	replay.Params, replay.Body = []openapi.Param{keyParam}, client.ReplayRequest{}
+	replay.Answers = []openapi.Answer{{Status: took, Description: "What became of each.", Body: client.ReplayList{}},
+		{Status: ok, Description: "With dry_run: how many.", Body: client.ReplayList{}}}
+
+	drop := op(http.MethodDelete, "/api/v1/dead/{id}", "drop_dead", runPacks, "Forget a dead letter")
+	drop.Answers = []openapi.Answer{{Status: http.StatusNoContent, Description: "It is gone."}}
+
+	dropMany := op(post, "/api/v1/dead/drop", "drop_many_dead", runPacks, "Forget many dead letters")
+	dropMany.Description = "Those of ids, or those that the filters select; at most 1,000 a call."
+	dropMany.Body, dropMany.Answers = client.DeadSelection{}, []openapi.Answer{{Status: ok, Description: "What was done.", Body: client.BulkResult{}}}
+
 	return []*route{
-		{openapi.Operation{Method: get, Path: "/api/v1/dead", ID: "list_dead", Tag: "dead letters", Scope: readPacks,
-			Summary: "List jobs that failed for good, newest first",
-			Params:  []openapi.Param{query("pool", "", "Name of the pool."), query("pack", "", "Name of the pack."), limitParam, cursorParam},
-			Answers: []openapi.Answer{{Status: ok, Description: "One page, without inputs.", Body: client.DeadList{}}},
-		}, false, a.listDead},
-		{openapi.Operation{Method: get, Path: "/api/v1/dead/{id}", ID: "show_dead", Tag: "dead letters", Scope: readPacks,
-			Summary: "Show a dead letter with its input and the errors of its attempts",
-			Answers: []openapi.Answer{{Status: ok, Description: "The dead letter.", Body: jobs.DeadLetter{}}},
-		}, false, a.showDead},
-		{openapi.Operation{Method: post, Path: "/api/v1/dead/replay", ID: "replay_dead", Tag: "dead letters", Scope: runPacks,
-			Summary:     "Run dead letters again as new jobs",
-			Description: "ids for up to 1,000 as they are, or id for one, perhaps with another input. When none can be replayed the answer is the first error.",
-			Body:        client.ReplayRequest{},
-			Answers:     []openapi.Answer{{Status: took, Description: "What became of each.", Body: client.ReplayList{}}},
-		}, false, a.replayDead},
+		{list, false, a.listDead}, {show, false, a.showDead}, {drop, false, a.dropDead},
+		{replay, false, a.replayDead}, {dropMany, false, a.dropManyDead},
 	}
 }
 

@@ -118,7 +118,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	}
 	a, err := api.New(api.Config{
 		Jobs: client, Schedules: repeats.service, Webhooks: hook.service, Packs: catalog, Artifacts: arts, Events: follower{hub},
-		Pools: pools{load}, Workers: fleet{workers}, Quotas: quotas{source, index}, Auth: auth.Admin(r.token),
+		Pools: pools{load, store}, Workers: fleet{workers}, Quotas: quotas{source, index}, Auth: auth.Admin(r.token),
 		Health: health, Unavailable: either(unserved(workers), r.lacking), Version: Version, PublicURL: r.PublicURL, Log: r.Log, Registry: r.registry,
 	})
 	if err != nil {
@@ -127,6 +127,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	metrics.Pools(r.registry, load.Loads)
 	metrics.Workers(r.registry, workers)
 	metrics.Streams(r.registry, js.Stream)
+	metrics.Dead(r.registry, store.CountDead)
 	observe := metrics.NewControl(r.registry)
 	return []service{
 		{"job index", index.Run},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/helmdeck/helmdeck/internal/api"
 	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
+	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
 	"github.com/helmdeck/helmdeck/internal/bus/poolstore"
 	"github.com/helmdeck/helmdeck/internal/worker"
 	"github.com/helmdeck/helmdeck/pkg/client"
@@ -15,12 +16,19 @@ import (
 )
 
 // pools gives the API the pools.
-type pools struct{ store *poolstore.Store }
+type pools struct {
+	store *poolstore.Store
+	dead  *jobstore.Store
+}
 
 func (p pools) Pools(ctx context.Context) ([]api.PoolStatus, error) {
 	loads, err := p.store.Loads(ctx)
 	if err != nil {
 		return nil, packs.Fail(packs.SessionUnavailable, err, "the load of the pools cannot be read now; try again")
+	}
+	dead, err := p.dead.CountDead(ctx)
+	if err != nil {
+		return nil, packs.Fail(packs.SessionUnavailable, err, "the dead letters of the pools cannot be counted now; try again")
 	}
 	out := make([]api.PoolStatus, len(loads))
 	for i, l := range loads {
@@ -28,6 +36,7 @@ func (p pools) Pools(ctx context.Context) ([]api.PoolStatus, error) {
 			Pool: l.Pool, Waiting: l.Waiting, Running: l.Running, Unacknowledged: l.Unacked,
 			Workers: l.Workers, Slots: l.Slots, Draining: l.Draining,
 			OldestAgeS: l.OldestAge.Seconds(), Autoscale: l.Autoscale(), Unserved: l.Unserved(),
+			DeadLetters: dead[l.Pool].All, Poison: dead[l.Pool].Poison,
 		}
 		if l.Paused != nil {
 			out[i].Paused = &client.PoolPause{Until: l.Paused.Until, Reason: l.Paused.Reason, By: l.Paused.By, Since: l.Paused.At}

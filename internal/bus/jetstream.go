@@ -97,6 +97,8 @@ type JetStream interface {
 	// Scan calls fn for the messages matching any filter from sequence from
 	// (0: the first) that are stored when it is called, oldest first.
 	Scan(ctx context.Context, stream string, filters []string, from uint64, fn func(Message) error) error
+	// Count returns how many messages match filter.
+	Count(ctx context.Context, stream, filter string) (int, error)
 	// Purge removes messages matching filter; upTo > 0 spares those from that
 	// sequence on.
 	Purge(ctx context.Context, stream, filter string, upTo uint64) error

@@ -141,6 +141,15 @@ func (j *jetStream) Scan(ctx context.Context, stream string, filters []string, f
 	return nil
 }
 
+func (j *jetStream) Count(ctx context.Context, stream, filter string) (int, error) {
+	c := (*Conn)(j)
+	page, pending, err := c.getBatch(ctx, c.names.stream(stream), getRequest{Sequence: 1, NextFor: c.names.subject(filter), Batch: 1})
+	if err != nil {
+		return 0, fmt.Errorf("count %s in %s: %w", filter, stream, err)
+	}
+	return len(page) + pending, nil
+}
+
 // scan merges one cursor per filter by sequence.
 func (c *Conn) scan(ctx context.Context, stream string, filters []string, from uint64, fn func(stored) error) error {
 	cursors := make([]*cursor, len(filters))

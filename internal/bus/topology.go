@@ -132,7 +132,7 @@ func scheduleSpec(n names, p Profile) streamSpec {
 }
 
 func deadSpec(n names, p Profile) streamSpec {
-	c := n.config(p, StreamDead, "dlq.*.*.*.*")
+	c := n.config(p, StreamDead, "dlq.*.*.*.*", "dlq.mark.*.*.*.*.*")
 	c.MaxAge, c.AllowMsgTTL, c.AllowAtomicPublish = p.DeadMaxAge, true, true
 	return streamSpec{config: c}
 }

@@ -8,31 +8,67 @@ import (
 	"github.com/helmdeck/helmdeck/internal/cli/console"
 	"github.com/helmdeck/helmdeck/pkg/client"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/packs"
 )
 
 // dead is helmdeck dead.
 type dead struct {
 	List   deadList   `cmd:"" help:"List jobs that failed for good, newest first."`
 	Show   deadShow   `cmd:"" help:"Show one with its input and its story."`
+	Edit   deadEdit   `cmd:"" help:"Edit the input of one in your editor and run it again."`
 	Replay deadReplay `cmd:"" help:"Run them again as new jobs."`
+	Drop   deadDrop   `cmd:"" help:"Forget them."`
 }
 
 // Help shows with --help.
 func (dead) Help() string {
-	return `A job that used up its attempts, or on which workers died, is a dead letter: kept with its input until somebody looks.
+	return `A job that used up its attempts, or on which workers died, is a dead letter: kept with its input until somebody looks, for 90 days by default.
 
 Examples:
 
     helmdeck dead list
     helmdeck dead show ID
-    helmdeck dead replay ID --input @mended.json`
+    helmdeck dead edit ID
+    helmdeck dead replay --all --pack http.fetch --rate 5`
+}
+
+// deadFilters are the flags that select dead letters.
+type deadFilters struct {
+	Pack   string `placeholder:"NAME" help:"Jobs of this pack."`
+	Pool   string `placeholder:"NAME" help:"Jobs of this pool."`
+	Code   string `placeholder:"CODE" help:"Jobs that ended with this code, such as handler_failed."`
+	Poison *bool  `negatable:"" help:"Those that were quarantined because workers died on them; --no-poison: the others."`
+	Label  string `placeholder:"KEY[=VALUE]" help:"Jobs with this label."`
+	Since  string `placeholder:"TIME|AGE" help:"Dead at or after a time (RFC 3339) or since so long (2h)."`
+	Until  string `placeholder:"TIME|AGE" help:"Dead before it."`
+}
+
+func (f *deadFilters) given() bool {
+	return f.Pack+f.Pool+f.Code+f.Label+f.Since+f.Until != "" || f.Poison != nil
+}
+
+func (f *deadFilters) query() (q jobs.DeadQuery, err error) {
+	q = jobs.DeadQuery{Pack: f.Pack, Pool: f.Pool, Code: packs.Code(f.Code), Poison: f.Poison}
+	q.LabelKey, q.LabelValue, _ = strings.Cut(f.Label, "=")
+	if q.Since, err = moment("--since", f.Since); err != nil {
+		return q, err
+	}
+	q.Until, err = moment("--until", f.Until)
+	return q, err
+}
+
+func (f *deadFilters) selection() (client.DeadSelection, error) {
+	q, err := f.query()
+	return client.DeadSelection{
+		All: true, Pack: q.Pack, Pool: q.Pool, Code: q.Code, Poison: q.Poison, Label: f.Label, Since: q.Since, Until: q.Until,
+	}, err
 }
 
 type deadList struct {
-	Pack   string `placeholder:"NAME" help:"Jobs of this pack."`
-	Pool   string `placeholder:"NAME" help:"Jobs of this pool."`
-	Limit  int    `default:"50" help:"Jobs on a page, 1 to 200."`
-	Cursor string `placeholder:"CURSOR" help:"Where a page before ended."`
+	deadFilters
+	Replayed *bool  `negatable:"" help:"Those that were replayed; --no-replayed: the others."`
+	Limit    int    `default:"50" help:"Jobs on a page, 1 to 200."`
+	Cursor   string `placeholder:"CURSOR" help:"Where a page before ended."`
 	caller
 }
 
@@ -40,18 +76,24 @@ type deadList struct {
 func (deadList) Help() string {
 	return `Examples:
 
-    helmdeck dead list --pack http.fetch
-    helmdeck dead list -o json | jq -r '.dead[].submission.job.id'`
+    helmdeck dead list --pack http.fetch --since 24h
+    helmdeck dead list --poison
+    helmdeck dead list --no-replayed -o json | jq -r '.dead[].submission.job.id'`
 }
 
 // Run lists.
 func (d *deadList) Run(ctx context.Context, con *console.Console) error {
+	q, err := d.query()
+	if err != nil {
+		return err
+	}
+	q.Replayed, q.Limit, q.Cursor = d.Replayed, d.Limit, d.Cursor
 	c, err := d.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	list, err := c.DeadLetters(ctx, jobs.DeadQuery{Pack: d.Pack, Pool: d.Pool, Limit: d.Limit, Cursor: d.Cursor})
+	list, err := c.DeadLetters(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -62,6 +104,9 @@ func (d *deadList) Run(ctx context.Context, con *console.Console) error {
 	for i := range list.Dead {
 		l := &list.Dead[i]
 		text := remark(&l.Submission.Job)
+		if n := len(l.ReplayedAs); n > 0 {
+			text = "replayed, " + text
+		}
 		if l.Poison {
 			text = "poison, " + text
 		}
@@ -101,127 +146,84 @@ func (d *deadShow) Run(ctx context.Context, con *console.Console) error {
 	if con.JSON {
 		return con.WriteJSON(l)
 	}
-	if err := showJob(con, &l.Submission.Job); err != nil {
+	j := &l.Submission.Job
+	if err := showJob(con, j); err != nil {
 		return err
 	}
-	poison := ""
+	pairs := []string{"dead since", console.Time(l.DeadAt)}
 	if l.Poison {
-		poison = "yes: workers died on it"
+		pairs = append(pairs, "poison", "yes: workers died on it")
 	}
-	return con.Fields("dead since", console.Time(l.DeadAt), "poison", poison, "input", string(l.Submission.Input))
+	if j.Lost > 0 || j.Returned > 0 {
+		pairs = append(pairs, "runs", fmt.Sprintf("%d, of which %d lost their worker and %d were handed back", j.Runs, j.Lost, j.Returned))
+	}
+	for _, r := range l.ReplayedAs {
+		pairs = append(pairs, "replayed as", r.JobID+" at "+console.Time(r.At))
+	}
+	return con.Fields(append(pairs, "input", string(l.Submission.Input))...)
 }
 
-type deadReplay struct {
-	IDs   []string `arg:"" optional:"" name:"id" help:"Ids of the jobs."`
-	Input string   `placeholder:"JSON|@FILE|-" help:"Another input instead of the old one, for one job."`
-	All   bool     `help:"All dead letters that --pack and --pool select."`
-	Pack  string   `placeholder:"NAME" help:"With --all: of this pack."`
-	Pool  string   `placeholder:"NAME" help:"With --all: of this pool."`
+type deadDrop struct {
+	IDs []string `arg:"" optional:"" name:"id" help:"Ids of the jobs; or filters."`
+	All bool     `help:"All of them; the filters narrow it."`
+	deadFilters
+	Replayed *bool `negatable:"" help:"Those that were replayed; --no-replayed: the others."`
+	asking
 	caller
 }
 
 // Help shows with --help.
-func (deadReplay) Help() string {
-	return `Prints the ids of the new jobs, one a line, in the order of the old ones.
+func (deadDrop) Help() string {
+	return `A dropped letter can no longer be shown or replayed; the record of its job stays for as long as its events do. With filters instead of ids they are counted first, and dropped when you say yes.
 
 Examples:
 
-    helmdeck dead replay ID
-    helmdeck dead replay ID --input @mended.json
-    helmdeck dead replay --all --pack http.fetch`
+    helmdeck dead drop ID
+    helmdeck dead drop --replayed --until 720h
+    helmdeck dead drop --all --yes`
 }
 
-// replayPage is how many dead letters one request replays.
-const replayPage = 100
-
-// Run replays.
-func (d *deadReplay) Run(ctx context.Context, con *console.Console) error {
-	switch {
-	case d.All == (len(d.IDs) > 0):
-		return misused("name the jobs, or say --all")
-	case d.Input != "" && len(d.IDs) != 1:
-		return misused("--input is for one job")
-	case !d.All && d.Pack+d.Pool != "":
-		return misused("--pack and --pool go with --all")
+// Run drops.
+func (d *deadDrop) Run(ctx context.Context, con *console.Console) error {
+	filtered := d.All || d.given() || d.Replayed != nil
+	if filtered == (len(d.IDs) > 0) {
+		return misused("name the jobs, or filters (--all for every one)")
 	}
-	in, err := inputOf(d.Input, &reader{con: con})
+	sel, err := d.selection()
 	if err != nil {
 		return err
 	}
+	sel.Replayed = d.Replayed
 	c, err := d.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	ids := d.IDs
-	if d.All {
-		if ids, err = d.every(ctx, c); err != nil {
-			return err
-		}
-	}
-	list := client.ReplayList{Replayed: []client.Replayed{}}
-	for len(ids) > 0 {
-		page := ids[:min(len(ids), replayPage)]
-		ids = ids[len(page):]
-		r := client.ReplayRequest{IDs: page}
-		if len(in) > 0 {
-			r = client.ReplayRequest{ID: page[0], Input: in}
-		}
-		done, err := c.Replay(ctx, r)
-		if err != nil {
-			return err
-		}
-		list.Replayed = append(list.Replayed, done...)
-	}
-	return showReplayed(con, list)
-}
-
-// every lists the ids that --all means, before any is replayed.
-func (d *deadReplay) every(ctx context.Context, c *client.Client) ([]string, error) {
-	var ids []string
-	q := jobs.DeadQuery{Pack: d.Pack, Pool: d.Pool, Limit: 200}
-	for {
-		list, err := c.DeadLetters(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		for i := range list.Dead {
-			ids = append(ids, list.Dead[i].Submission.Job.ID)
-		}
-		if q.Cursor = list.NextCursor; q.Cursor == "" {
-			return ids, nil
-		}
-	}
-}
-
-func showReplayed(con *console.Console, list client.ReplayList) error {
-	var failed []string
-	var first *client.Problem
-	for i := range list.Replayed {
-		r := &list.Replayed[i]
-		if r.Error != nil {
-			if first == nil {
-				first = r.Error
-			}
-			failed = append(failed, r.ID+": "+r.Error.Message)
-			continue
-		}
-		if !con.JSON && r.Job != nil {
-			if err := con.Print("%s", r.Job.ID); err != nil {
+	if !filtered {
+		for _, id := range d.IDs {
+			if err := c.DropDead(ctx, id); err != nil {
 				return err
 			}
 		}
-	}
-	if con.JSON {
-		if err := con.WriteJSON(list); err != nil {
-			return err
+		if con.JSON {
+			return con.WriteJSON(client.BulkResult{Matched: len(d.IDs), Done: len(d.IDs)})
 		}
+		return con.Print("%d dropped", len(d.IDs))
 	}
-	if first == nil {
-		return nil
+	if done, err := d.sure(con, "drop", "dead letters", func() (int, bool, error) {
+		dry := sel
+		dry.DryRun = true
+		res, err := c.DropManyDead(ctx, dry)
+		return res.Matched, res.More, err
+	}); done {
+		return err
 	}
-	return &failure{
-		exit: exitOf(first.Error), Code: string(first.Error), Details: first.Details,
-		Message: fmt.Sprintf("%d of %d were not replayed:\n%s", len(failed), len(list.Replayed), strings.Join(failed, "\n")),
+	res, err := whole(func(cursor string) (client.BulkResult, error) {
+		sel.Cursor = cursor
+		return c.DropManyDead(ctx, sel)
+	})
+	if err != nil {
+		return err
 	}
+	return showBulk(con, "dropped", res)
 }

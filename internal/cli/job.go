@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/helmdeck/helmdeck/internal/cli/console"
 	"github.com/helmdeck/helmdeck/pkg/client"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
@@ -185,27 +187,36 @@ func (j *jobWatch) Run(ctx context.Context, con *console.Console) error {
 }
 
 type jobCancel struct {
-	IDs []string `arg:"" name:"id" help:"Ids of the jobs."`
+	IDs []string `arg:"" optional:"" name:"id" help:"Ids of the jobs; or filters."`
+	jobFilters
 	caller
 }
 
 // Help shows with --help.
 func (jobCancel) Help() string {
-	return `A queued job leaves its queue at once; a running one is stopped by its worker within seconds. Cancelling an ended job changes nothing.
+	return `A queued job leaves its queue at once; a running one is stopped by its worker within seconds. Cancelling an ended job changes nothing. With filters instead of ids all that have not ended are counted first, and cancelled when you say yes.
 
 Examples:
 
     helmdeck job cancel ID
-    helmdeck job list --state queued -o json | jq -r '.jobs[].id' | xargs helmdeck job cancel`
+    helmdeck job cancel --state queued --pack http.fetch
+    helmdeck job cancel --label batch=7 --dry-run
+    helmdeck job cancel --all --yes`
 }
 
 // Run cancels.
 func (j *jobCancel) Run(ctx context.Context, con *console.Console) error {
+	if j.given() == (len(j.IDs) > 0) {
+		return misused("name the jobs, or filters (--all for every one)")
+	}
 	c, err := j.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	if j.given() {
+		return j.many(ctx, con, c)
+	}
 	return each(con, j.IDs, func(id string) (jobs.Job, error) { return c.Cancel(ctx, id) })
 }
 
@@ -241,37 +252,54 @@ func each(con *console.Console, ids []string, do func(string) (jobs.Job, error))
 }
 
 type jobRetry struct {
-	ID    string `arg:"" help:"Id of the job."`
-	Input string `placeholder:"JSON|@FILE|-" help:"Another input instead of the old one."`
+	IDs   []string `arg:"" optional:"" name:"id" help:"Ids of the jobs; or filters."`
+	Input string   `placeholder:"JSON|@FILE|-" help:"Another input instead of the old one, for one job."`
+	jobFilters
 	caller
 }
 
 // Help shows with --help.
 func (jobRetry) Help() string {
-	return `Prints the id of the new job, whose record names the old one.
+	return `Prints the id of each new job, whose record names the old one. With filters instead of ids those that failed or were cancelled, or that are in the --state you say, are counted first and run again when you say yes.
 
 Examples:
 
     helmdeck job watch $(helmdeck job retry ID)
-    helmdeck job retry ID --input @mended.json`
+    helmdeck job retry ID --input @mended.json
+    helmdeck job retry --state failed --pack http.fetch --since 2h
+    helmdeck job retry --label batch=7 --yes`
 }
 
 // Run retries.
 func (j *jobRetry) Run(ctx context.Context, con *console.Console) error {
+	switch {
+	case j.given() == (len(j.IDs) > 0):
+		return misused("name the jobs, or filters (--all for every one that failed or was cancelled)")
+	case j.Input != "" && len(j.IDs) != 1:
+		return misused("--input is for one job")
+	}
+	in, err := inputOf(j.Input, &reader{con: con})
+	if err != nil {
+		return err
+	}
 	c, err := j.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	in, err := inputOf(j.Input, &reader{con: con})
-	if err != nil {
-		return err
+	if j.given() {
+		return j.many(ctx, con, c, uuid.NewString())
 	}
-	r, err := c.Retry(ctx, j.ID, in)
-	if err != nil {
-		return err
+	for _, id := range j.IDs {
+		r, err := c.Retry(ctx, id, in)
+		if err != nil {
+			return err
+		}
+		if err := showID(con, r); err != nil {
+			return err
+		}
 	}
-	return showID(con, r)
+	return nil
 }
 
 type jobLogs struct {

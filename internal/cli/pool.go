@@ -83,10 +83,10 @@ func showPools(con *console.Console, list []client.PoolStatus) error {
 	for i, l := range list {
 		rows[i] = []string{
 			l.Pool, fmt.Sprint(l.Waiting), fmt.Sprint(l.Running), fmt.Sprint(l.Unacknowledged), fmt.Sprint(l.Workers),
-			seconds(l.OldestAgeS), fmt.Sprint(l.Autoscale), poolRemark(l),
+			seconds(l.OldestAgeS), fmt.Sprint(l.Autoscale), fmt.Sprint(l.DeadLetters), fmt.Sprint(l.Poison), poolRemark(l),
 		}
 	}
-	return con.Table([]string{"POOL", "WAITING", "RUNNING", "UNACKNOWLEDGED", "WORKERS", "OLDEST", "SCALE", "REMARK"}, rows)
+	return con.Table([]string{"POOL", "WAITING", "RUNNING", "UNACKNOWLEDGED", "WORKERS", "OLDEST", "SCALE", "DEAD", "POISON", "REMARK"}, rows)
 }
 
 func seconds(s float64) string {
@@ -119,6 +119,7 @@ func showPool(con *console.Console, p client.PoolStatus) error {
 		"pool", p.Pool, "waiting", fmt.Sprint(p.Waiting), "running", fmt.Sprint(p.Running), "unacknowledged", fmt.Sprint(p.Unacknowledged),
 		"workers", fmt.Sprint(p.Workers), "slots", fmt.Sprint(p.Slots), "draining", fmt.Sprint(p.Draining),
 		"oldest", seconds(p.OldestAgeS), "scale", fmt.Sprint(p.Autoscale), "unserved", unservedText(p.Unserved),
+		"dead letters", fmt.Sprint(p.DeadLetters), "poison", fmt.Sprint(p.Poison),
 	}
 	if p.Paused != nil {
 		pairs = append(pairs, "paused", pauseText(p.Paused), "paused since", console.Time(p.Paused.Since), "paused by", p.Paused.By)

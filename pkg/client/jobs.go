@@ -139,12 +139,8 @@ func (c *Client) Job(ctx context.Context, id string) (job jobs.Job, err error) {
 
 // Jobs lists jobs, newest first. Tenant and Owner of q are of no account.
 func (c *Client) Jobs(ctx context.Context, q jobs.Query) (list JobList, err error) {
-	label := q.LabelKey
-	if q.LabelValue != "" {
-		label += "=" + q.LabelValue
-	}
 	err = c.get(ctx, pathOf("jobs"), values(
-		"state", string(q.State), "pack", q.Pack, "pool", q.Pool, "parent", q.Parent, "schedule", q.Schedule, "label", label,
+		"state", string(q.State), "pack", q.Pack, "pool", q.Pool, "parent", q.Parent, "schedule", q.Schedule, "label", labelOf(q.LabelKey, q.LabelValue),
 		"since", timestamp(q.Since), "until", timestamp(q.Until), "limit", number(q.Limit), "cursor", q.Cursor,
 	), &list)
 	return list, err
@@ -187,30 +183,6 @@ func (c *Client) Logs(ctx context.Context, id string, follow bool) (io.ReadClose
 		return nil, err
 	}
 	return res.Body, nil
-}
-
-// DeadLetters lists dead letters, newest first, without their inputs. Tenant
-// and Owner of q are of no account.
-func (c *Client) DeadLetters(ctx context.Context, q jobs.DeadQuery) (list DeadList, err error) {
-	err = c.get(ctx, pathOf("dead"), values("pool", q.Pool, "pack", q.Pack, "limit", number(q.Limit), "cursor", q.Cursor), &list)
-	return list, err
-}
-
-// DeadLetter shows one dead letter with its input.
-func (c *Client) DeadLetter(ctx context.Context, id string) (d jobs.DeadLetter, err error) {
-	err = c.get(ctx, pathOf("dead", id), nil, &d)
-	return d, err
-}
-
-// Replay runs dead letters again as new jobs.
-func (c *Client) Replay(ctx context.Context, r ReplayRequest) ([]Replayed, error) {
-	body, err := encode(r)
-	if err != nil {
-		return nil, err
-	}
-	var list ReplayList
-	err = c.exchange(ctx, call{method: http.MethodPost, path: pathOf("dead", "replay"), body: body}, &list)
-	return list.Replayed, err
 }
 
 // Version returns the server's version.

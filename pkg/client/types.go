@@ -85,26 +85,6 @@ type RetryRequest struct {
 	Input json.RawMessage `json:"input,omitempty"`
 }
 
-// ReplayRequest is the body of POST /api/v1/dead/replay: IDs for many as they
-// are, or ID for one, perhaps with another Input.
-type ReplayRequest struct {
-	ID    string          `json:"id,omitempty"`
-	IDs   []string        `json:"ids,omitempty"`
-	Input json.RawMessage `json:"input,omitempty"`
-}
-
-// ReplayList says what became of each dead letter that was asked for.
-type ReplayList struct {
-	Replayed []Replayed `json:"replayed"`
-}
-
-// Replayed holds the new job of a dead letter, or why there is none.
-type Replayed struct {
-	ID    string    `json:"id"`
-	Job   *jobs.Job `json:"job,omitempty"`
-	Error *Problem  `json:"error,omitempty"`
-}
-
 // PoolStatus is the load of one pool, at most two seconds old.
 type PoolStatus struct {
 	Pool string `json:"pool"`
@@ -128,6 +108,10 @@ type PoolStatus struct {
 	// Unserved jobs wait although no live worker will take them: the pool has
 	// none, or none with their version of their pack.
 	Unserved int `json:"unserved"`
+	// DeadLetters are those of the pool; Poison were quarantined, because
+	// workers died on them.
+	DeadLetters int `json:"dead_letters"`
+	Poison      int `json:"poison"`
 	// Paused is there while no job of the pool is handed out.
 	Paused *PoolPause `json:"paused,omitempty"`
 }

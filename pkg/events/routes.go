@@ -86,6 +86,18 @@ func DLQFilter(pool string, k jobs.Key) (string, error) {
 	return Subject{Family: FamilyDLQ, Pool: pool, Tenant: k.Tenant, Owner: k.Owner, JobID: k.ID}.Filter()
 }
 
+// DLQMarkSubject is what is noted of a dead letter: KindPoison when it was
+// quarantined, KindReplay when it was replayed, KindDropped for a while after
+// it was dropped.
+func DLQMarkSubject(pool string, k jobs.Key, kind string) (string, error) {
+	return Subject{Family: FamilyDLQMark, Pool: pool, Tenant: k.Tenant, Owner: k.Owner, JobID: k.ID, Kind: kind}.Build()
+}
+
+// DLQMarkFilter matches notes; empty tokens match anything.
+func DLQMarkFilter(pool string, k jobs.Key, kind string) (string, error) {
+	return Subject{Family: FamilyDLQMark, Pool: pool, Tenant: k.Tenant, Owner: k.Owner, JobID: k.ID, Kind: kind}.Filter()
+}
+
 // HookSubject is one webhook delivery.
 func HookSubject(tenant, endpoint, eventID string) (string, error) {
 	return Subject{Family: FamilyHook, Tenant: tenant, Key: endpoint, ID: eventID}.Build()

@@ -28,6 +28,7 @@ const (
 	FamilySchedHook Family = "sched.hook"    // sched.hook.<tenant>.<endpoint>.<evtid>
 	FamilyHookDue   Family = "sched.hookdue" // sched.hookdue.<tenant>.<endpoint>.<evtid>
 	FamilyHold      Family = "hold"          // hold.<pool>.<key>.<tenant>.<owner>.<jobid>
+	FamilyDLQMark   Family = "dlq.mark"      // dlq.mark.<pool>.<tenant>.<owner>.<jobid>.<kind>
 	FamilyDLQ       Family = "dlq"           // dlq.<pool>.<tenant>.<owner>.<jobid>
 	FamilyHook      Family = "hook"          // hook.<tenant>.<endpoint>.<evtid>
 	FamilyHookLog   Family = "hooklog"       // hooklog.<tenant>.<endpoint>
@@ -43,6 +44,9 @@ const (
 	KindLifecycle = "lc"
 	KindInput     = "in"
 	KindArtifacts = "art"
+	KindPoison    = "poison"
+	KindReplay    = "replay"
+	KindDropped   = "dropped"
 	KindProgress  = "progress"
 	KindLog       = "log"
 	KindQueued    = "queued"
@@ -100,7 +104,8 @@ type layout struct {
 	kinds  []string // nil: any token
 }
 
-// layouts must list no family that begins another one's subjects.
+// layouts must list no family before another whose subjects it begins. No pool
+// is called mark.
 var layouts = []layout{
 	{FamilyJob, []token{pool, lane, shard, tenant, owner, jobID}, nil},
 	{FamilyEvt, []token{tenant, owner, jobID, kind}, []string{KindLifecycle, KindInput, KindArtifacts}},
@@ -110,6 +115,7 @@ var layouts = []layout{
 	{FamilySchedFire, []token{id}, nil},
 	{FamilySchedDue, []token{pool, lane, shard, tenant, owner, jobID}, nil},
 	{FamilyHold, []token{pool, key, tenant, owner, jobID}, nil},
+	{FamilyDLQMark, []token{pool, tenant, owner, jobID, kind}, []string{KindPoison, KindReplay, KindDropped}},
 	{FamilyDLQ, []token{pool, tenant, owner, jobID}, nil},
 	{FamilyHook, []token{tenant, key, id}, nil},
 	{FamilySchedHook, []token{tenant, key, id}, nil},

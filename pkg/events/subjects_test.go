@@ -37,6 +37,8 @@ func TestSubjects(t *testing.T) {
 		"hold.core.gpu.acme.o1.j1":             of(events.HoldSubject("core", "gpu", key)),
 		"hold.*.*.*.*.j1":                      of(events.HoldFilter("", "", jobs.Key{ID: "j1"})),
 		"dlq.core.acme.o1.j1":                  of(events.DLQSubject("core", key)),
+		"dlq.mark.core.acme.o1.j1.replay":      of(events.DLQMarkSubject("core", key, events.KindReplay)),
+		"dlq.mark.*.*.*.j1.poison":             of(events.DLQMarkFilter("", jobs.Key{ID: "j1"}, events.KindPoison)),
 		"dlq.*.acme.o1.*":                      of(events.DLQFilter("", jobs.Key{Tenant: "acme", Owner: "o1"})),
 		"hook.acme.ep1.e1":                     of(events.HookSubject("acme", "ep1", "e1")),
 		"audit.acme.job_end":                   of(events.AuditSubject("acme", "job_end")),

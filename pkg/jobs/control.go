@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/helmdeck/helmdeck/pkg/identity"
 	"github.com/helmdeck/helmdeck/pkg/packs"
@@ -17,16 +18,23 @@ const casTries = 8
 // running one the cancel is requested, and the worker ends it within its
 // grace. A job that has ended is returned as it is.
 func (s *Service) Cancel(ctx context.Context, c identity.Caller, id string) (Job, error) {
+	job, err := s.cancel(ctx, c, id, nil)
+	return job, asError(err)
+}
+
+// cancel is Cancel for a job that is in one of states, none meaning any;
+// errMoved when it is in another.
+func (s *Service) cancel(ctx context.Context, c identity.Caller, id string, states []State) (Job, error) {
 	for range casTries {
-		job, err := s.cancelOnce(ctx, c, id)
+		job, err := s.cancelOnce(ctx, c, id, states)
 		if !errors.Is(err, ErrConflict) {
-			return job, asError(err)
+			return job, err
 		}
 	}
 	return Job{}, packs.Errorf(packs.SchemaMismatch, "the job keeps changing; read it and cancel again")
 }
 
-func (s *Service) cancelOnce(ctx context.Context, c identity.Caller, id string) (Job, error) {
+func (s *Service) cancelOnce(ctx context.Context, c identity.Caller, id string, states []State) (Job, error) {
 	job, err := s.find(ctx, c, id)
 	if err != nil {
 		return Job{}, err
@@ -39,6 +47,9 @@ func (s *Service) cancelOnce(ctx context.Context, c identity.Caller, id string) 
 		return Job{}, err
 	}
 	job = rec.Job
+	if len(states) > 0 && !slices.Contains(states, job.State) {
+		return job, errMoved
+	}
 	if job.State.Terminal() {
 		// A cancel that died before the removal leaves the message behind.
 		return job, s.cfg.Queue.Remove(ctx, job.Key(), job.Pool)
@@ -92,9 +103,18 @@ func (s *Service) requestCancel(ctx context.Context, rec Record) (Job, error) {
 // Retry submits a new job with the input of an ended one, or with edited
 // input when it is not empty; the new job's ReplayOf names the old one.
 func (s *Service) Retry(ctx context.Context, c identity.Caller, id string, edited json.RawMessage) (Job, error) {
+	return s.retry(ctx, c, id, replayPlan{input: edited}, nil)
+}
+
+// retry is Retry for a job that is in one of states, none meaning any that
+// has ended; errMoved when it is in another.
+func (s *Service) retry(ctx context.Context, c identity.Caller, id string, p replayPlan, states []State) (Job, error) {
 	job, err := s.find(ctx, c, id)
 	if err != nil {
 		return Job{}, asError(err)
+	}
+	if len(states) > 0 && !slices.Contains(states, job.State) {
+		return job, errMoved
 	}
 	if !job.State.Terminal() {
 		return Job{}, packs.Errorf(packs.SchemaMismatch,
@@ -104,7 +124,11 @@ func (s *Service) Retry(ctx context.Context, c identity.Caller, id string, edite
 	if err != nil {
 		return Job{}, err
 	}
-	return s.replay(ctx, sub, edited)
+	again, err := s.replay(ctx, sub, p)
+	if err == nil && job.State == Failed {
+		s.noteReplay(ctx, job, again)
+	}
+	return again, err
 }
 
 // inputOf finds what an ended job ran on: stored with its first claim, or in
@@ -127,72 +151,4 @@ func (s *Service) inputOf(ctx context.Context, job Job) (Submission, error) {
 
 func inputGone() error {
 	return packs.Errorf(packs.NotFound, "the input of this job is no longer kept; submit it anew with POST /api/v1/jobs")
-}
-
-func (s *Service) replay(ctx context.Context, old Submission, edited json.RawMessage) (Job, error) {
-	input := edited
-	if len(input) == 0 {
-		if len(old.Input) == 0 && old.InputKey == "" {
-			return Job{}, inputGone()
-		}
-		var err error
-		if input, err = LoadInput(ctx, s.cfg.Stash, old); err != nil {
-			return Job{}, packs.Fail(packs.ArtifactFailed, err, "the stored input of the job cannot be read; pass it again")
-		}
-	}
-	o := old.Job
-	sub, err := s.prepare(o.Caller, Request{
-		Pack: o.Pack, Version: o.Version, Input: input, Priority: o.Priority, TimeoutS: o.TimeoutS,
-		MaxAttempts: o.MaxAttempts, Labels: o.Labels, ParentID: o.ParentID, TraceParent: old.TraceParent,
-		ResultTTLS:     o.ResultTTLS,
-		ConcurrencyKey: o.ConcurrencyKey, ConcurrencyLimit: o.ConcurrencyLimit,
-	})
-	if err != nil {
-		return Job{}, err
-	}
-	sub.Job.ReplayOf = o.ID
-	sub.Job.Webhook, sub.WebhookSecret = o.Webhook, old.WebhookSecret
-	// What the record says of attempts may be the pack's default.
-	sub.Job.RetryTimeouts = o.RetryTimeouts
-	return s.enqueue(ctx, sub)
-}
-
-// DeadLetters lists the caller's dead letters newest first; an administrator
-// sees all.
-func (s *Service) DeadLetters(ctx context.Context, c identity.Caller, q DeadQuery) ([]DeadLetter, string, error) {
-	if !c.Admin() {
-		q.Tenant, q.Owner = c.TenantToken(), c.Owner()
-	}
-	page, next, err := s.cfg.Dead.List(ctx, q)
-	if err != nil {
-		return nil, "", asError(err)
-	}
-	return page, next, nil
-}
-
-// DeadLetter returns one dead letter with its input.
-func (s *Service) DeadLetter(ctx context.Context, c identity.Caller, id string) (DeadLetter, error) {
-	if !validID(id) {
-		return DeadLetter{}, asError(ErrNotFound)
-	}
-	d, err := s.cfg.Dead.Get(ctx, keyOf(c, id))
-	if err != nil {
-		return DeadLetter{}, asError(err)
-	}
-	if d.Submission.Input, err = LoadInput(ctx, s.cfg.Stash, d.Submission); err != nil {
-		return DeadLetter{}, packs.Fail(packs.ArtifactFailed, err, "the stored input of the job cannot be read; try again")
-	}
-	return d, nil
-}
-
-// Replay submits a new job from a dead letter; see Retry.
-func (s *Service) Replay(ctx context.Context, c identity.Caller, id string, edited json.RawMessage) (Job, error) {
-	if !validID(id) {
-		return Job{}, asError(ErrNotFound)
-	}
-	d, err := s.cfg.Dead.Get(ctx, keyOf(c, id))
-	if err != nil {
-		return Job{}, asError(err)
-	}
-	return s.replay(ctx, d.Submission, edited)
 }

@@ -260,6 +260,7 @@ type Request struct {
 type Query struct {
 	Tenant, Owner string // tokens; both empty: everybody's (administrators)
 	State         State
+	States        []State // any of these; empty: any
 	Pack, Pool    string
 	Parent        string
 	Schedule      string // id
@@ -277,4 +278,12 @@ type DeadLetter struct {
 	// Poison is set when the job was quarantined because workers died on it.
 	Poison bool      `json:"poison,omitempty"`
 	DeadAt time.Time `json:"dead_at"`
+	// ReplayedAs lists the jobs made from the letter, oldest first.
+	ReplayedAs []ReplayedAs `json:"replayed_as,omitempty"`
+}
+
+// ReplayedAs is a job made from a dead letter.
+type ReplayedAs struct {
+	JobID string    `json:"job_id"`
+	At    time.Time `json:"at"`
 }

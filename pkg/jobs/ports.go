@@ -145,14 +145,12 @@ type DeadLetters interface {
 	List(ctx context.Context, q DeadQuery) (page []DeadLetter, next string, err error)
 	// Get returns one, or ErrNotFound.
 	Get(ctx context.Context, k Key) (DeadLetter, error)
-}
-
-// DeadQuery selects dead letters.
-type DeadQuery struct {
-	Tenant, Owner string
-	Pool, Pack    string
-	Limit         int // 1 to 200; 0: 50
-	Cursor        string
+	// Drop forgets one; absent is no error. It does not come back when its
+	// job's last event is read once more.
+	Drop(ctx context.Context, k Key, pool string) error
+	// Replayed notes the job that was made from one. The same note twice is
+	// shown once.
+	Replayed(ctx context.Context, k Key, pool string, as ReplayedAs) error
 }
 
 // Stash keeps inputs and outputs too large for a message.

@@ -325,8 +325,14 @@ const keyTries = 4
 
 // submitKeyed submits once per key. A key whose job has expired starts over.
 func (s *Service) submitKeyed(ctx context.Context, c identity.Caller, r Request, sub Submission) (Job, error) {
-	want := Reservation{JobID: sub.Job.ID, InputHash: inputHash(s.hashed(r)), CreatedAt: sub.Job.CreatedAt}
-	hash := s.keyHash(c, r.IdempotencyKey)
+	return s.submitOnce(ctx, s.keyHash(c, r.IdempotencyKey), inputHash(s.hashed(r)), sub, true)
+}
+
+// submitOnce submits once per key, of which hash is the digest; call is a
+// digest of what makes two calls with the key the same. A key whose job has
+// expired starts over if renew says so, else it is ErrExpired.
+func (s *Service) submitOnce(ctx context.Context, hash, call string, sub Submission, renew bool) (Job, error) {
+	want := Reservation{JobID: sub.Job.ID, InputHash: call, CreatedAt: sub.Job.CreatedAt}
 	for range keyTries {
 		held, fresh, err := s.cfg.Keys.Reserve(ctx, hash, want)
 		if err != nil {
@@ -336,8 +342,8 @@ func (s *Service) submitKeyed(ctx context.Context, c identity.Caller, r Request,
 			return s.enqueue(ctx, sub)
 		}
 		job, err := s.keyed(ctx, held, want, sub)
-		if !errors.Is(err, ErrExpired) {
-			return job, err
+		if !errors.Is(err, ErrExpired) || !renew {
+			return job, asError(err)
 		}
 		err = s.cfg.Keys.Renew(ctx, hash, held, want)
 		if err == nil {

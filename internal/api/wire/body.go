@@ -121,6 +121,9 @@ func wrongType(target any, value json.RawMessage, err error) string {
 	if t == reflect.TypeFor[time.Time]() {
 		return "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)"
 	}
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
 	want := typeName(t)
 	if got := kindOf(value); got != kindName(t) {
 		return fmt.Sprintf("must be %s, got %s", want, got)
@@ -140,6 +143,8 @@ func typeName(t reflect.Type) string {
 		return "a boolean"
 	case reflect.Int, reflect.Int64:
 		return "a whole number"
+	case reflect.Float64:
+		return "a number"
 	case reflect.Slice:
 		return "an array, each item " + typeName(t.Elem())
 	case reflect.Map:

@@ -85,6 +85,15 @@ func (q *Query) Bool(name string) bool {
 	return false
 }
 
+// Choice is Bool for a parameter whose absence means a third thing, nil.
+func (q *Query) Choice(name string) *bool {
+	if !q.values.Has(name) {
+		return nil
+	}
+	v := q.Bool(name)
+	return &v
+}
+
 // Time returns the parameter in RFC 3339, the zero time when absent.
 func (q *Query) Time(name string) time.Time {
 	v := q.values.Get(name)

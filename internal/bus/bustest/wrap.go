@@ -48,6 +48,11 @@ func (f *Faults) Scan(ctx context.Context, stream string, filters []string, from
 	})
 }
 
+// Count implements bus.JetStream; its faults are those of OpScan.
+func (f *Faults) Count(ctx context.Context, stream, filter string) (int, error) {
+	return get(ctx, f, OpScan, filter, func() (int, error) { return f.inner.Count(ctx, stream, filter) })
+}
+
 // Purge implements bus.JetStream.
 func (f *Faults) Purge(ctx context.Context, stream, filter string, upTo uint64) error {
 	return f.do(ctx, OpPurge, filter, func() error { return f.inner.Purge(ctx, stream, filter, upTo) })

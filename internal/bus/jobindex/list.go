@@ -2,6 +2,7 @@ package jobindex
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -117,7 +118,7 @@ func (x *Index) page(q jobs.Query) (page []jobs.Job, partial []place, next strin
 
 func (e *entry) belongs(q jobs.Query) bool {
 	return (q.Tenant == "" || q.Tenant == e.tenant) && (q.Owner == "" || q.Owner == e.owner) &&
-		e.state != expired && (q.State == "" || q.State == e.state)
+		e.state != expired && (q.State == "" || q.State == e.state) && (len(q.States) == 0 || slices.Contains(q.States, e.state))
 }
 
 func matches(q jobs.Query, j jobs.Job) bool {
@@ -125,7 +126,7 @@ func matches(q jobs.Query, j jobs.Job) bool {
 	case q.Pack != "" && q.Pack != j.Pack, q.Pool != "" && q.Pool != j.Pool, q.Parent != "" && q.Parent != j.ParentID,
 		q.Schedule != "" && q.Schedule != j.ScheduleID:
 		return false
-	case !q.Since.IsZero() && j.CreatedAt.Before(q.Since), !q.Until.IsZero() && j.CreatedAt.After(q.Until):
+	case !q.Since.IsZero() && j.CreatedAt.Before(q.Since), !q.Until.IsZero() && !j.CreatedAt.Before(q.Until):
 		return false
 	case q.LabelKey != "":
 		v, ok := j.Labels[q.LabelKey]

@@ -43,6 +43,13 @@ func (s *Store) Append(ctx context.Context, m jobs.Move) (uint64, error) {
 	if failpoint.Planted(failpoint.BugNoFence) {
 		out.Expect = nil
 	}
+	if m.Input != nil && m.Job.State.Terminal() {
+		// Whoever draws the consequences of an end reads the input.
+		if err := s.storeInput(ctx, *m.Input); err != nil {
+			return 0, fmt.Errorf("%w: %w", jobs.ErrInputNotStored, busError(err))
+		}
+		m.Input = nil
+	}
 	stored := make(chan error, 1)
 	if m.Input != nil {
 		// Beside the first event, not before it: one round trip, and it need

@@ -3,7 +3,10 @@ package jobstest
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"math"
 	"slices"
+	"strconv"
 
 	"github.com/helmdeck/helmdeck/pkg/jobs"
 	"github.com/helmdeck/helmdeck/pkg/packs"
@@ -29,11 +32,15 @@ func (x index) List(_ context.Context, q jobs.Query) ([]jobs.Job, string, error)
 			all = append(all, s.Job)
 		}
 	}
-	all = slices.DeleteFunc(all, func(j jobs.Job) bool { return !matches(q, j) })
+	if q.Cursor != "" && len(q.Cursor) != 36 {
+		return nil, "", errCursor
+	}
+	all = slices.DeleteFunc(all, func(j jobs.Job) bool { return !matches(q, j) || q.Cursor != "" && j.ID >= q.Cursor })
 	slices.SortFunc(all, func(a, b jobs.Job) int {
 		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.ID, a.ID))
 	})
-	return page(all, q.Limit, q.Cursor, func(j jobs.Job) string { return j.ID })
+	page, next := page(all, q.Limit, func(j jobs.Job) string { return j.ID })
+	return page, next, nil
 }
 
 func matches(q jobs.Query, j jobs.Job) bool {
@@ -42,6 +49,7 @@ func matches(q jobs.Query, j jobs.Job) bool {
 	switch {
 	case q.Tenant != "" && (q.Tenant != k.Tenant || q.Owner != k.Owner),
 		q.State != "" && q.State != j.State,
+		len(q.States) > 0 && !slices.Contains(q.States, j.State),
 		q.Pack != "" && q.Pack != j.Pack,
 		q.Pool != "" && q.Pool != j.Pool,
 		q.Parent != "" && q.Parent != j.ParentID,
@@ -55,22 +63,18 @@ func matches(q jobs.Query, j jobs.Job) bool {
 	return true
 }
 
-// page cuts one page out of all; the cursor is the id of its last item.
-func page[T any](all []T, limit int, cursor string, id func(T) string) ([]T, string, error) {
-	if cursor != "" {
-		i := slices.IndexFunc(all, func(v T) bool { return id(v) == cursor })
-		if i < 0 {
-			return nil, "", packs.Errorf(packs.InvalidInput, "the cursor is none this list handed out; start without one")
-		}
-		all = all[i+1:]
-	}
+var errCursor = packs.Errorf(packs.InvalidInput, "the cursor is none this list handed out; start without one")
+
+// page cuts the first page out of all; what follows its last item, by cursor,
+// is the next.
+func page[T any](all []T, limit int, cursor func(T) string) (first []T, next string) {
 	if limit == 0 {
 		limit = defaultPage
 	}
 	if len(all) <= limit {
-		return all, "", nil
+		return all, ""
 	}
-	return all[:limit], id(all[limit-1]), nil
+	return all[:limit], cursor(all[limit-1])
 }
 
 // Ahead implements jobs.Index.
@@ -96,14 +100,26 @@ type deadLetters struct{ w *World }
 func (d deadLetters) List(_ context.Context, q jobs.DeadQuery) ([]jobs.DeadLetter, string, error) {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
+	before := uint64(math.MaxUint64)
+	if q.Cursor != "" {
+		var err error
+		if before, err = strconv.ParseUint(q.Cursor, 10, 64); err != nil {
+			return nil, "", errCursor
+		}
+	}
 	var all []jobs.DeadLetter
 	for _, letter := range slices.Backward(d.w.dead) {
-		j := letter.Submission.Job
-		if matches(jobs.Query{Tenant: q.Tenant, Owner: q.Owner, Pack: q.Pack, Pool: q.Pool}, j) {
+		if d.w.deaths[letter.Submission.Job.ID] >= before {
+			continue
+		}
+		k := letter.Submission.Job.Key()
+		if (q.Tenant == "" || q.Tenant == k.Tenant && q.Owner == k.Owner) && q.Matches(letter) {
+			letter.Submission.Input = nil
 			all = append(all, letter)
 		}
 	}
-	return page(all, q.Limit, q.Cursor, func(l jobs.DeadLetter) string { return l.Submission.Job.ID })
+	page, next := page(all, q.Limit, func(l jobs.DeadLetter) string { return fmt.Sprint(d.w.deaths[l.Submission.Job.ID]) })
+	return page, next, nil
 }
 
 // Get implements jobs.DeadLetters.
@@ -116,6 +132,28 @@ func (d deadLetters) Get(_ context.Context, k jobs.Key) (jobs.DeadLetter, error)
 		}
 	}
 	return jobs.DeadLetter{}, jobs.ErrNotFound
+}
+
+// Drop implements jobs.DeadLetters.
+func (d deadLetters) Drop(_ context.Context, k jobs.Key, _ string) error {
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	d.w.dead = slices.DeleteFunc(d.w.dead, func(l jobs.DeadLetter) bool { return sees(k, l.Submission.Job.Key()) })
+	return nil
+}
+
+// Replayed implements jobs.DeadLetters.
+func (d deadLetters) Replayed(_ context.Context, k jobs.Key, _ string, as jobs.ReplayedAs) error {
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	for i, l := range d.w.dead {
+		known := slices.ContainsFunc(l.ReplayedAs, func(r jobs.ReplayedAs) bool { return r.JobID == as.JobID })
+		if sees(k, l.Submission.Job.Key()) && !known {
+			// A new slice: letters that were handed out share the old one.
+			d.w.dead[i].ReplayedAs = append(slices.Clip(slices.Clone(l.ReplayedAs)), as)
+		}
+	}
+	return nil
 }
 
 // Terminal implements jobs.Feed.

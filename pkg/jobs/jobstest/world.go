@@ -28,6 +28,7 @@ type World struct {
 	due     map[string]time.Time          // scheduled jobs, by id
 	keys    map[string]jobs.Reservation   // by hash
 	dead    []jobs.DeadLetter             // oldest first
+	deaths  map[string]uint64             // sequence of the last event of each of them, by job id
 	stash   map[string][]byte             // by key
 	cancels map[string]context.CancelFunc // running handlers, by job id
 	refuse  error                         // what Enqueue answers, when set
@@ -55,7 +56,7 @@ type Event struct {
 // New returns an empty World.
 func New() *World {
 	return &World{
-		lives: map[string]*life{}, due: map[string]time.Time{}, keys: map[string]jobs.Reservation{},
+		lives: map[string]*life{}, due: map[string]time.Time{}, deaths: map[string]uint64{}, keys: map[string]jobs.Reservation{},
 		stash: map[string][]byte{}, cancels: map[string]context.CancelFunc{}, changed: make(chan struct{}),
 	}
 }
@@ -167,6 +168,7 @@ func (w *World) Append(_ context.Context, m jobs.Move) (uint64, error) {
 		letter := jobs.DeadLetter{Submission: *l.input, Poison: m.Job.Poison, DeadAt: m.Job.FinishedAt}
 		letter.Submission.Job = m.Job
 		w.dead = append(w.dead, letter)
+		w.deaths[key.ID] = seq
 	}
 	return seq, nil
 }
