@@ -102,6 +102,8 @@ func TestARefusedLargeInputIsNotKept(t *testing.T) {
 	if got := r.Ends(first.ID); got.State != jobs.Succeeded {
 		t.Errorf("got %s %+v", got.State, got.Error)
 	}
+	// The end is recorded before the message leaves the queue.
+	r.Until("room in the queue", func() bool { return r.Queued() == 0 })
 	third, err := submit("third")
 	if err != nil {
 		t.Fatal(err)
