@@ -60,7 +60,7 @@ func (a *attempt) write(ctx context.Context, next jobs.Job) (jobs.Job, error) {
 		rec, rerr := a.w.last(ctx, next.Key())
 		switch {
 		case rerr != nil: // look again
-		case rec.Job.Runs != next.Runs || rec.Job.Worker != next.Worker:
+		case rec.Job.Runs != next.Runs || rec.Job.Worker != next.Worker || rec.Job.Lost != next.Lost:
 			return next, errFenced
 		case rec.Job.State != jobs.Running && rec.Job.State != next.State:
 			return next, errFenced
@@ -69,6 +69,8 @@ func (a *attempt) write(ctx context.Context, next jobs.Job) (jobs.Job, error) {
 			return a.job, nil
 		default:
 			a.expected = rec.Sequence
+			// Whatever becomes of next, this request is known from now on.
+			a.job.CancelRequested = a.job.CancelRequested || rec.Job.CancelRequested
 			if next, err = obey(next, rec.Job); err != nil {
 				return next, err
 			}
@@ -140,6 +142,9 @@ func (a *attempt) record(ctx context.Context, out packs.Outcome, o outcome) (job
 	v := judge(a.job, o, time.Now(), a.w.cfg.Backoff)
 	if v.silent {
 		return a.job, errFenced
+	}
+	if next, err := obey(v.next, a.job); err == nil { // only a begin of an effect is refused
+		v.next = next
 	}
 	v.next.SessionID = out.SessionID
 	if v.next.State == jobs.Succeeded {
