@@ -9,7 +9,8 @@ import (
 
 // Limits is what a caller may take and takes: the answer of GET /api/v1/limits.
 type Limits struct {
-	// Weight is the tenant's share of a lane that other tenants wait in too.
+	// Weight is the tenant's share of the slots of a cap that other tenants'
+	// jobs wait for too.
 	Weight int `json:"weight"`
 	// Priority is that of a job whose submit names none.
 	Priority jobs.Priority `json:"priority"`

@@ -49,7 +49,8 @@ type Quota struct {
 // Profile is what a policy says of one tenant, or of every one. What is absent
 // is inherited from the default.
 type Profile struct {
-	// Weight is the tenant's share of a pool that others wait for too.
+	// Weight is the tenant's share of the slots of a cap that other tenants'
+	// jobs wait for too.
 	Weight int `json:"weight,omitempty" yaml:"weight"`
 	// Priority is that of a job whose submit names none.
 	Priority jobs.Priority `json:"priority,omitempty" yaml:"priority"`
@@ -75,9 +76,6 @@ type Policy struct {
 	// all tenants. 0 is no limit.
 	Packs map[string]int `json:"packs,omitempty" yaml:"packs"`
 	Pools map[string]int `json:"pools,omitempty" yaml:"pools"`
-	// FairSharing keeps tenants from taking more than their share of a lane
-	// that others wait in. Absent: on.
-	FairSharing *bool `json:"fair_sharing,omitempty" yaml:"fair_sharing"`
 	// Lanes is how the lanes of a pool are served: LanesWeighted (the default,
 	// eight high for three normal for one low) or LanesStrict (no normal job
 	// while a high one waits, no low one while a normal one does).
@@ -271,6 +269,3 @@ func (p *Policy) WeightOf(token string) int {
 // StrictLanes reports whether a lane is served only while none before it has
 // a job.
 func (p *Policy) StrictLanes() bool { return p.Lanes == LanesStrict }
-
-// Fair reports whether lanes are shared between tenants.
-func (p *Policy) Fair() bool { return p.FairSharing == nil || *p.FairSharing }

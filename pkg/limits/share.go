@@ -45,11 +45,3 @@ func (s *Share) Serve(name string, cost float64, weight int) {
 
 // maxShares is when parties that have no advantage left are forgotten.
 const maxShares = 1000
-
-// Correct adds to the cost of something name was served before, once it is
-// known better; less than nothing gives back.
-func (s *Share) Correct(name string, cost float64, weight int) {
-	if _, ok := s.ends[name]; ok {
-		s.ends[name] += cost / float64(max(1, weight))
-	}
-}

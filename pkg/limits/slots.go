@@ -22,7 +22,7 @@ type Holder struct {
 	Run int
 }
 
-// The kinds of slot keys, their first letter. No key begins with FairKey.
+// The kinds of slot keys, their first letter.
 const (
 	kindConcurrency = "c"
 	kindSubject     = "s"
@@ -30,10 +30,6 @@ const (
 	kindPack        = "p"
 	kindPool        = "g"
 )
-
-// FairKey begins the hold key of jobs that wait for their tenant's turn in a
-// lane, whose name follows.
-const FairKey = "fair-"
 
 // slotKey hashes what users and operators name: it becomes a KV key and a
 // token of subjects.
