@@ -304,7 +304,8 @@ func TestOlderWorkerKeepsMembers(t *testing.T) {
 	}
 }
 
-// TestNobodyServesTheVersion: the job waits, says so, and counts.
+// TestNobodyServesTheVersion: the job waits, says so, counts, charges nothing,
+// and runs when a worker that has it comes.
 func TestNobodyServesTheVersion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -338,5 +339,20 @@ func TestNobodyServesTheVersion(t *testing.T) {
 			}
 			return false
 		})
+	}
+	// Others of the pool are not held up.
+	other, err := old.Submit(w.ctx(), echo("v1", "y"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.Await(w.ctx(), other.ID); err != nil {
+		t.Fatalf("another job: %v", err)
+	}
+	w.worker(futureBinary)
+	if _, err := young.Await(w.ctx(), job.ID); err != nil {
+		t.Fatalf("with a later worker: %v", err)
+	}
+	if j, err := old.Job(w.ctx(), job.ID); err != nil || j.Attempt != 1 || j.Lost != 0 || !strings.Contains(string(j.Output), "v2 x") {
+		t.Errorf("the job: %+v, %v, want one attempt of v2", j, err)
 	}
 }

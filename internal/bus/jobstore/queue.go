@@ -38,7 +38,7 @@ func (s *Store) Enqueue(ctx context.Context, sub jobs.Submission) error {
 	if out.Subject, err = events.JobSubject(sub.Job.Pool, sub.Job.Lane(), s.shard(sub.Job, k), k); err != nil {
 		return err
 	}
-	if sub.Job.Runs == 0 && sub.Job.Lost == 0 && sub.Job.State != jobs.Retrying {
+	if sub.PassedOn == 0 && sub.Job.Runs == 0 && sub.Job.Lost == 0 && sub.Job.State != jobs.Retrying {
 		// Only the submit itself: a copy that comes back within the server's
 		// window of duplicates must not be swallowed.
 		out.MsgID = sub.Job.ID
