@@ -18,12 +18,16 @@ import (
 	"github.com/helmdeck/helmdeck/internal/bus/jobfeed"
 	"github.com/helmdeck/helmdeck/internal/bus/jobindex"
 	"github.com/helmdeck/helmdeck/internal/bus/jobstore"
+	"github.com/helmdeck/helmdeck/internal/bus/limitstore"
 	"github.com/helmdeck/helmdeck/internal/control"
+	"github.com/helmdeck/helmdeck/internal/gate"
+	"github.com/helmdeck/helmdeck/internal/hold"
 	"github.com/helmdeck/helmdeck/internal/worker"
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
 	"github.com/helmdeck/helmdeck/pkg/events"
 	"github.com/helmdeck/helmdeck/pkg/identity"
 	"github.com/helmdeck/helmdeck/pkg/jobs"
+	"github.com/helmdeck/helmdeck/pkg/limits"
 	"github.com/helmdeck/helmdeck/pkg/packs"
 	"github.com/helmdeck/helmdeck/pkg/packs/testpacks"
 )
@@ -77,10 +81,13 @@ type ours struct {
 	svc          *jobs.Service
 	ended        atomic.Int64
 	stop         func()
+	source       *limits.Source // nil: nothing of limits is there
 }
 
-func newOurs(ctx context.Context, p *process) (*ours, error) {
-	o := &ours{p: p}
+func newOurs(ctx context.Context, p *process) (*ours, error) { return newBounded(ctx, p, nil) }
+
+func newBounded(ctx context.Context, p *process, source *limits.Source) (*ours, error) {
+	o := &ours{p: p, source: source}
 	var err error
 	if o.client, err = dial(ctx, p, bus.RoleAPI); err != nil {
 		return nil, err
@@ -99,16 +106,30 @@ func newOurs(ctx context.Context, p *process) (*ours, error) {
 		}
 	})
 	index := jobindex.New(js, o.client.store, hub, 0, zerolog.Nop())
-	o.svc = jobs.New(jobs.Config{
+	cfg := jobs.Config{
 		Ledger: o.client.store, Queue: o.client.store, Keys: o.client.store, Index: index, Feed: hub,
 		Dead: o.client.store, Stash: o.client.arts, Packs: catalog(), KeySecret: []byte("bench"),
-	})
+	}
+	c := control.Consequences{JS: js, Store: o.client.store, Artifacts: o.client.arts, Log: zerolog.Nop()}
+	var keeper *hold.Keeper
+	if source != nil {
+		slots, err := limitstore.Open(ctx, js)
+		if err != nil {
+			return nil, err
+		}
+		keeper = hold.New(hold.Config{
+			Store: o.client.store, Slots: slots, Limits: source, Core: o.client.conn.Core(), Hub: hub, Log: zerolog.Nop(),
+		})
+		c.Limits = keeper
+		cfg.Admission = limits.NewAdmission(limits.AdmissionConfig{Source: source, Counts: index})
+	}
+	o.svc = jobs.New(cfg)
 	ctx, cancel := context.WithCancel(ctx)
 	var services sync.WaitGroup
-	services.Go(func() {
-		c := control.Consequences{JS: js, Store: o.client.store, Artifacts: o.client.arts, Log: zerolog.Nop()}
-		_ = c.Run(ctx) // ends with ctx
-	})
+	services.Go(func() { _ = c.Run(ctx) }) // ends with ctx
+	if keeper != nil {
+		services.Go(func() { _ = keeper.Run(ctx) }) // ends with ctx
+	}
 	o.stop = func() {
 		cancel()
 		services.Wait()
@@ -130,10 +151,18 @@ func (o *ours) work(ctx context.Context, slots int) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	w := worker.New(worker.Config{
+	cfg := worker.Config{
 		ID: "bench", Slots: map[string]int{"core": slots}, Source: o.host.store, Ledger: o.host.store, Queue: o.host.store,
 		Reports: reports, Packs: catalog(), Artifacts: o.host.arts, ScratchDir: scratch, Drain: time.Second, Log: zerolog.Nop(),
-	})
+	}
+	if o.source != nil {
+		slots, err := limitstore.Open(ctx, o.host.conn.JetStream())
+		if err != nil {
+			return nil, err
+		}
+		cfg.Gate = &gate.Gate{Limits: o.source, Slots: slots, Hold: o.host.store}
+	}
+	w := worker.New(cfg)
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { _ = w.Run(ctx) }) // ends with ctx
