@@ -51,7 +51,7 @@ func (f *fakeCalls) Call(ctx context.Context, c packs.Call) (packs.Child, error)
 type nothing struct{}
 
 // mapped runs a Map inside a pack and returns what it returned.
-func mapped(t *testing.T, f *fakeCalls, in packs.Inputs, o packs.MapOptions) (children []packs.Child, err error, progress []string) {
+func mapped(t *testing.T, f *fakeCalls, in packs.Inputs, o packs.MapOptions) (children []packs.Child, progress []string, err error) {
 	t.Helper()
 	p := packs.Define(packs.Spec[nothing, nothing]{Name: "t.t", Summary: "s", Needs: packs.Needs{Calls: true},
 		Run: func(ctx context.Context, run *packs.Run, _ nothing) (nothing, error) {
@@ -71,7 +71,7 @@ func mapped(t *testing.T, f *fakeCalls, in packs.Inputs, o packs.MapOptions) (ch
 	if f.lent.Load() != 0 {
 		t.Error("the slot was not taken back")
 	}
-	return children, err, progress
+	return children, progress, err
 }
 
 func numbers(n int) packs.Inputs { return packs.Generate(n, func(i int) any { return i }) }
@@ -100,7 +100,7 @@ func TestMapKeepsItsLimits(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			f := &fakeCalls{do: fine}
-			children, err, _ := mapped(t, f, numbers(tt.n), tt.o)
+			children, _, err := mapped(t, f, numbers(tt.n), tt.o)
 			var pe *packs.Error
 			switch {
 			case tt.code == "" && (err != nil || len(children) != tt.n):
@@ -129,15 +129,15 @@ func TestMapTakesOutputsUpToALimit(t *testing.T) {
 	t.Parallel()
 	piece := json.RawMessage(`"` + strings.Repeat("x", packs.MaxKept/4-2) + `"`)
 	big := func(context.Context, int) (packs.Child, error) { return packs.Child{Output: piece}, nil }
-	if _, err, _ := mapped(t, &fakeCalls{do: big}, numbers(4), packs.MapOptions{}); err != nil {
+	if _, _, err := mapped(t, &fakeCalls{do: big}, numbers(4), packs.MapOptions{}); err != nil {
 		t.Errorf("at the limit: %v", err)
 	}
 	var pe *packs.Error
-	if _, err, _ := mapped(t, &fakeCalls{do: big}, numbers(5), packs.MapOptions{}); !errors.As(err, &pe) || pe.Code != packs.ResourceExhausted {
+	if _, _, err := mapped(t, &fakeCalls{do: big}, numbers(5), packs.MapOptions{}); !errors.As(err, &pe) || pe.Code != packs.ResourceExhausted {
 		t.Errorf("above: %v", err)
 	}
 	each := func(int, packs.Child) error { return nil }
-	if kept, err, _ := mapped(t, &fakeCalls{do: big}, numbers(5), packs.MapOptions{Each: each}); err != nil || kept != nil {
+	if kept, _, err := mapped(t, &fakeCalls{do: big}, numbers(5), packs.MapOptions{Each: each}); err != nil || kept != nil {
 		t.Errorf("one by one: %d kept, %v", len(kept), err)
 	}
 }
@@ -162,7 +162,7 @@ func TestMapRunsNotFarAhead(t *testing.T) {
 		return packs.Child{}, nil
 	}}
 	next := 0
-	_, err, _ := mapped(t, f, numbers(n), packs.MapOptions{Parallel: parallel, Each: func(i int, c packs.Child) error {
+	_, _, err := mapped(t, f, numbers(n), packs.MapOptions{Parallel: parallel, Each: func(i int, c packs.Child) error {
 		if i != next || c.JobID != fmt.Sprint(i) {
 			t.Errorf("child %s as %d, want %d", c.JobID, i, next)
 		}
@@ -188,7 +188,7 @@ func TestMapThatEndsEarlySaysWhatBecameOfEach(t *testing.T) {
 		<-ctx.Done()
 		return packs.Child{}, fmt.Errorf("wait: %w", context.Cause(ctx))
 	}
-	children, err, progress := mapped(t, &fakeCalls{do: two}, numbers(50), packs.MapOptions{Parallel: 3, From: 10, To: 20})
+	children, progress, err := mapped(t, &fakeCalls{do: two}, numbers(50), packs.MapOptions{Parallel: 3, From: 10, To: 20})
 	var pe *packs.Error
 	if !errors.As(err, &pe) || pe.Code != packs.Timeout || pe.Retry == nil || *pe.Retry {
 		t.Errorf("got %v", err)
@@ -208,7 +208,7 @@ func TestMapThatEndsEarlySaysWhatBecameOfEach(t *testing.T) {
 		}
 	}
 	stop := errors.New("enough")
-	if _, err, _ := mapped(t, &fakeCalls{do: fine}, numbers(9), packs.MapOptions{Each: func(int, packs.Child) error { return stop }}); !errors.Is(err, stop) {
+	if _, _, err := mapped(t, &fakeCalls{do: fine}, numbers(9), packs.MapOptions{Each: func(int, packs.Child) error { return stop }}); !errors.Is(err, stop) {
 		t.Errorf("each: %v", err)
 	}
 }
