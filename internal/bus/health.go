@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -25,6 +26,12 @@ func (s *Server) Healthy(ctx context.Context) error {
 		return fmt.Errorf("bus server: %w", ErrFrozen)
 	}
 	h := ns.Healthz(&server.HealthzOptions{})
+	if strings.Contains(h.Error, "could not be recovered") {
+		// A folder without its stream: it is being made or restored, or its
+		// files are damaged. A restart would break the one off and mend
+		// nothing of the other.
+		return fmt.Errorf("bus server: %w: %s", ErrUnavailable, h.Error)
+	}
 	if h.StatusCode != 0 && h.StatusCode != 200 || h.Status != "ok" {
 		return fmt.Errorf("bus server: %w: %s", ErrFrozen, h.Error)
 	}

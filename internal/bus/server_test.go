@@ -287,3 +287,21 @@ func TestRestartMayBeTriedAgain(t *testing.T) {
 		t.Errorf("restart after shutdown: got %v, want ErrClosed", err)
 	}
 }
+
+// TestStreamThatIsBeingRestoredIsNoStorageFailure: its folder is there before
+// it is, and whoever restarts a frozen server must not meet it.
+func TestStreamThatIsBeingRestoredIsNoStorageFailure(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	env, ctx := bustest.Start(t, bustest.WithDir(dir)), bustest.Context(t)
+	streams, err := filepath.Glob(filepath.Join(dir, "store", "jetstream", "*", "streams"))
+	if err != nil || len(streams) != 1 {
+		t.Fatalf("folders of streams: %v, %v", streams, err)
+	}
+	if err := os.Mkdir(filepath.Join(streams[0], "HALF"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := env.Server.Healthy(ctx); !errors.Is(err, bus.ErrUnavailable) || errors.Is(err, bus.ErrFrozen) {
+		t.Errorf("got %v, want ErrUnavailable alone", err)
+	}
+}
