@@ -96,11 +96,13 @@ func holdSpec(n names, p Profile, pool packs.Pool) streamSpec {
 	return streamSpec{config: c}
 }
 
+// eventsSpec is not compressed: a killed node of nats-server 2.15.3 was seen
+// with a block it could not read again ("s2: corrupt input"), after which its
+// replica stayed behind for good.
 func eventsSpec(n names, p Profile) streamSpec {
 	c := n.config(p, StreamEvents, "evt.*.*.*.lc", "evt.*.*.*.art", "evt.*.*.*.in"+inputTail)
 	c.MaxAge, c.MaxBytes = p.EventsMaxAge, p.EventsMaxBytes
 	c.AllowAtomicPublish, c.AllowMsgTTL = true, true
-	c.Compression = jetstream.S2Compression
 	c.RePublish = &jetstream.RePublish{
 		Source:      n.prefix + ".evt.*.*.*.*",
 		Destination: n.prefix + ".live.{{wildcard(1)}}.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}",
@@ -156,7 +158,6 @@ const HookLogPerEndpoint = 1000
 func hookLogSpec(n names, p Profile) streamSpec {
 	c := n.config(p, StreamHookLog, "hooklog.*.*")
 	c.MaxAge, c.MaxBytes, c.MaxMsgsPerSubject = p.HookLogMaxAge, p.HookLogMaxBytes, HookLogPerEndpoint
-	c.Compression = jetstream.S2Compression
 	return streamSpec{config: c}
 }
 
@@ -176,7 +177,7 @@ func auditSpec(n names, p Profile) streamSpec {
 	if n.prefix == DefaultPrefix {
 		c.Subjects = append(c.Subjects, auditAdvisories...)
 	}
-	c.MaxAge, c.AllowMsgTTL, c.Compression = p.AuditMaxAge, true, jetstream.S2Compression
+	c.MaxAge, c.AllowMsgTTL = p.AuditMaxAge, true
 	return streamSpec{config: c}
 }
 

@@ -25,6 +25,8 @@ import (
 	"github.com/helmdeck/helmdeck/test/rig"
 )
 
+// The tests run one after the other: three clusters at once would be nine
+// servers that all sync, and on a small machine elections by lack of time.
 func TestMain(m *testing.M) {
 	bustest.MainNode()
 	os.Exit(m.Run())
@@ -175,7 +177,6 @@ func (s *site) settle() {
 // TestAnyNodeMayFail: the leader of the lifecycle, the leader of the queue
 // and another node are killed, cut off and frozen in turn, under load.
 func TestAnyNodeMayFail(t *testing.T) {
-	t.Parallel()
 	s := newSite(t)
 	stop := s.load()
 	s.flows("at first", 20)
@@ -193,6 +194,9 @@ func TestAnyNodeMayFail(t *testing.T) {
 		{"kill a follower", "", s.cluster.Kill, s.cluster.Start},
 		{"cut the leader of the lifecycle off", bus.StreamEvents, s.cluster.Cut, s.cluster.Mend},
 		{"freeze the leader of the lifecycle", bus.StreamEvents, s.cluster.Freeze, s.cluster.Thaw},
+	}
+	if os.Getenv("HELMDECK_SOAK") == "" {
+		faults = faults[:3] // one of each kind
 	}
 	for round := range rounds() {
 		for _, f := range faults {
@@ -221,7 +225,6 @@ func TestAnyNodeMayFail(t *testing.T) {
 // TestRollingRestart: each server is told to stop and started again, as in an
 // upgrade; no submit fails for good.
 func TestRollingRestart(t *testing.T) {
-	t.Parallel()
 	s := newSite(t)
 	stop := s.load()
 	s.flows("at first", 20)
@@ -252,7 +255,6 @@ func rounds() int {
 // TestAConnectionLeavesANodeCutOff: the node still takes connections, but
 // stores nothing.
 func TestAConnectionLeavesANodeCutOff(t *testing.T) {
-	t.Parallel()
 	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
 	profile := bus.HA()
 	profile.Shards = 1

@@ -34,8 +34,11 @@ func (c *cluster) receive() {
 	c.hooks = hooks{url: serve(c.t, r), receiver: r, wants: map[string][]string{ownPath: webhooks.Terminal}}
 }
 
-// own is the webhook of one job.
+// own is the webhook of one job, none in a system without a receiver.
 func (h *hooks) own() *webhooks.Target {
+	if h.url == "" {
+		return nil
+	}
 	return &webhooks.Target{URL: h.url + ownPath, Secret: hookSecret}
 }
 
