@@ -178,7 +178,7 @@ func (s *site) settle() {
 // and another node are killed, cut off and frozen in turn, under load.
 func TestAnyNodeMayFail(t *testing.T) {
 	if os.Getenv("HELMDECK_SOAK") == "" {
-		t.Skip("needs minutes and a machine of its own: part of ./task soak")
+		t.Skip("fails now and then for a reason not found yet; run it with ./task soak -- ./test/cluster")
 	}
 	s := newSite(t)
 	stop := s.load()
