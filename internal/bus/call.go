@@ -75,8 +75,26 @@ func lostCause(ctx context.Context, err error) error {
 	return err
 }
 
+// askAgain is how long a read waits for its answer before it is asked once
+// more; each further wait is twice the one before. Any replica answers a direct
+// get, also one whose server hangs or lost its power: until the others notice,
+// which takes them a minute, every third read goes there and is never answered.
+// What was asked of a leader is lost in the same way when the leader is.
+const askAgain = time.Second
+
 // call is one request with one reply. m gets the reply subject.
 func (c *Conn) call(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	return c.exchange(ctx, m, 0)
+}
+
+// read is call for a request that changes nothing: it is made again until one
+// of them is answered.
+func (c *Conn) read(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	return c.exchange(ctx, m, askAgain)
+}
+
+// exchange makes a request, again after the time again unless that is 0.
+func (c *Conn) exchange(ctx context.Context, m *nats.Msg, again time.Duration) (*nats.Msg, error) {
 	var late <-chan time.Time
 	if d, ok := c.patience(ctx); ok {
 		timer := time.NewTimer(d)
@@ -85,7 +103,7 @@ func (c *Conn) call(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	}
 	var reply *nats.Msg
 	err := c.send(ctx, m.Subject, late, func() (err error) {
-		reply, err = c.request(ctx, m, late)
+		reply, err = c.request(ctx, m, late, again)
 		return err
 	})
 	if err == nil {
@@ -107,26 +125,38 @@ func (c *Conn) patience(ctx context.Context) (time.Duration, bool) {
 }
 
 // request makes one try over the present connection.
-func (c *Conn) request(ctx context.Context, m *nats.Msg, late <-chan time.Time) (*nats.Msg, error) {
+func (c *Conn) request(ctx context.Context, m *nats.Msg, late <-chan time.Time, again time.Duration) (*nats.Msg, error) {
 	lost := c.lost()
 	token, subject, answer := c.replies.open()
 	defer c.replies.drop(token)
 	m.Reply = subject
-	if err := c.nc.PublishMsg(m); err != nil {
-		return nil, err
+	var silence <-chan time.Time
+	var timer *time.Timer
+	if again > 0 {
+		timer = time.NewTimer(again)
+		defer timer.Stop()
+		silence = timer.C
 	}
-	select {
-	case reply := <-answer:
-		if noResponders(reply) {
-			return nil, nats.ErrNoResponders
+	for {
+		if err := c.nc.PublishMsg(m); err != nil {
+			return nil, err
 		}
-		return reply, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-late:
-		return nil, nats.ErrTimeout
-	case <-lost:
-		return nil, errLost
+		select {
+		case reply := <-answer: // of any of the tries
+			if noResponders(reply) {
+				return nil, nats.ErrNoResponders
+			}
+			return reply, nil
+		case <-silence:
+			again *= 2
+			timer.Reset(again)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-late:
+			return nil, nats.ErrTimeout
+		case <-lost:
+			return nil, errLost
+		}
 	}
 }
 

@@ -203,6 +203,17 @@ func plainAck(b []byte) (seq uint64, ok bool) {
 
 // ask makes a request of the JetStream API and decodes its answer into out.
 func (c *Conn) ask(ctx context.Context, subject string, in any, out interface{ failure() error }) error {
+	return c.askBy(ctx, c.call, subject, in, out)
+}
+
+// inquire is ask for a request that changes nothing, see read.
+func (c *Conn) inquire(ctx context.Context, subject string, in any, out interface{ failure() error }) error {
+	return c.askBy(ctx, c.read, subject, in, out)
+}
+
+func (c *Conn) askBy(
+	ctx context.Context, call func(context.Context, *nats.Msg) (*nats.Msg, error), subject string, in any, out interface{ failure() error },
+) error {
 	var body []byte
 	if in != nil {
 		var err error
@@ -210,7 +221,7 @@ func (c *Conn) ask(ctx context.Context, subject string, in any, out interface{ f
 			return err
 		}
 	}
-	reply, err := c.call(ctx, &nats.Msg{Subject: apiPrefix + subject, Data: body})
+	reply, err := call(ctx, &nats.Msg{Subject: apiPrefix + subject, Data: body})
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -55,7 +54,7 @@ func (c *Conn) last(ctx context.Context, stream, filter string, leader bool) (st
 	if err != nil {
 		return stored{}, err
 	}
-	m, err := c.call(ctx, &nats.Msg{Subject: apiPrefix + "DIRECT.GET." + stream, Data: body})
+	m, err := c.read(ctx, &nats.Msg{Subject: apiPrefix + "DIRECT.GET." + stream, Data: body})
 	if err != nil {
 		return stored{}, err
 	}
@@ -73,7 +72,7 @@ func (c *Conn) lastOfLeader(ctx context.Context, stream, filter string) (stored,
 			Time     time.Time `json:"time"`
 		} `json:"message"`
 	}
-	if err := c.ask(ctx, "STREAM.MSG.GET."+stream, getRequest{LastFor: filter}, &resp); err != nil {
+	if err := c.inquire(ctx, "STREAM.MSG.GET."+stream, getRequest{LastFor: filter}, &resp); err != nil {
 		return stored{}, err
 	}
 	m := resp.Message
@@ -215,50 +214,4 @@ func (u *cursor) fill(ctx context.Context) error {
 	}
 	u.page, u.next = page, page[len(page)-1].sequence+1
 	return nil
-}
-
-// getBatch makes one batch direct get. pending counts the messages after the
-// last one returned.
-func (c *Conn) getBatch(ctx context.Context, stream string, req getRequest) (page []stored, pending int, err error) {
-	ctx, cancel := c.bound(ctx, c.timeout)
-	defer cancel()
-	body, err := json.Marshal(req)
-	if err != nil {
-		return nil, 0, err
-	}
-	subject, inbox := apiPrefix+"DIRECT.GET."+stream, c.nc.NewInbox()
-	if err := c.ready(ctx, nil); err != nil {
-		return nil, 0, err
-	}
-	sub, err := c.nc.SubscribeSync(inbox)
-	if err != nil {
-		return nil, 0, c.translate(err)
-	}
-	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
-	ctx, done := c.whileUp(ctx)
-	defer done()
-	if err := c.send(ctx, subject, nil, func() error { return c.nc.PublishRequest(subject, inbox, body) }); err != nil {
-		return nil, 0, c.translate(err)
-	}
-	for {
-		m, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
-			if _, ok := c.denied.Load(subject); ok {
-				return nil, 0, fmt.Errorf("%w: publish to %s", ErrDenied, subject)
-			}
-			return nil, 0, c.translate(lostCause(ctx, err))
-		}
-		if m.Header.Get("Status") == "204" { // end of batch
-			pending, err = strconv.Atoi(m.Header.Get("Nats-Num-Pending"))
-			return page, pending, err
-		}
-		s, err := direct(m)
-		if errors.Is(err, ErrNoMessage) {
-			return page, 0, nil
-		}
-		if err != nil {
-			return nil, 0, err
-		}
-		page = append(page, s)
-	}
 }

@@ -63,7 +63,7 @@ func (c *Conn) subjects(ctx context.Context, stream, filter string, fn func(stri
 			} `json:"state"`
 		}
 		req := map[string]any{"subjects_filter": filter, "offset": offset}
-		if err := c.ask(ctx, "STREAM.INFO."+stream, req, &resp); err != nil {
+		if err := c.inquire(ctx, "STREAM.INFO."+stream, req, &resp); err != nil {
 			return err
 		}
 		for s := range resp.State.Subjects {

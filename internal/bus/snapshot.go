@@ -133,7 +133,7 @@ func (d streamDescription) decode(stream string) (CopiedStream, error) {
 
 func (c *Conn) copiedStream(ctx context.Context, stream string) (CopiedStream, error) {
 	var d streamDescription
-	if err := c.ask(ctx, "STREAM.INFO."+stream, nil, &d); err != nil {
+	if err := c.inquire(ctx, "STREAM.INFO."+stream, nil, &d); err != nil {
 		return CopiedStream{}, fmt.Errorf("look at stream %s: %w", stream, err)
 	}
 	return d.decode(stream)

@@ -49,7 +49,7 @@ func (j *jetStream) Consumer(ctx context.Context, stream, consumer string) (Cons
 		Paused    bool          `json:"paused"`
 		Remaining time.Duration `json:"pause_remaining"`
 	}
-	if err := c.ask(ctx, "CONSUMER.INFO."+c.names.stream(stream)+"."+consumer, nil, &info); err != nil {
+	if err := c.inquire(ctx, "CONSUMER.INFO."+c.names.stream(stream)+"."+consumer, nil, &info); err != nil {
 		return ConsumerState{}, fmt.Errorf("look at consumer %s of %s: %w", consumer, stream, err)
 	}
 	s := ConsumerState{Pending: int(info.Pending), Unacked: info.Unacked, Delivered: info.Delivered.Stream}
@@ -86,7 +86,7 @@ func (j *jetStream) Next(ctx context.Context, stream, filter string, from uint64
 	if err != nil {
 		return Message{}, err
 	}
-	m, err := c.call(ctx, &nats.Msg{Subject: apiPrefix + "DIRECT.GET." + c.names.stream(stream), Data: body})
+	m, err := c.read(ctx, &nats.Msg{Subject: apiPrefix + "DIRECT.GET." + c.names.stream(stream), Data: body})
 	if err == nil {
 		var s stored
 		if s, err = direct(m); err == nil {
@@ -122,7 +122,7 @@ func (j *jetStream) Stream(ctx context.Context, stream, subjects string) (Stream
 	if subjects != "" {
 		req = map[string]string{"subjects_filter": subjects}
 	}
-	if err := c.ask(ctx, "STREAM.INFO."+c.names.stream(stream), req, &info); err != nil {
+	if err := c.inquire(ctx, "STREAM.INFO."+c.names.stream(stream), req, &info); err != nil {
 		return StreamState{}, fmt.Errorf("look at stream %s: %w", stream, err)
 	}
 	s := StreamState{

@@ -55,7 +55,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
+	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel).With().Timestamp().Logger()
 	profile := bus.HA()
 	profile.Shards = 1 // the machine is small
 	profile.AckWait = ackWait
@@ -215,7 +215,9 @@ func TestAnyNodeMayFail(t *testing.T) {
 			t.Logf("round %d, %s (n%d): 20 jobs accepted within %v", round, f.name, node, time.Since(began).Round(time.Millisecond))
 			f.end(node)
 			s.flows("after "+f.name, 10)
+			ended := time.Now()
 			s.cluster.Await(ctx)
+			t.Logf("whole again after %v", time.Since(ended).Round(time.Millisecond))
 		}
 	}
 	stop()

@@ -166,27 +166,6 @@ func (c *Cluster) each(i int, do func(*link)) {
 	}
 }
 
-// Await waits until every node is healthy: it runs and is current with the
-// leaders of its streams.
-func (c *Cluster) Await(ctx context.Context) {
-	c.t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for i := 0; i < Nodes; {
-		if c.get(ctx, i, "/healthz", nil) == nil {
-			i++
-			continue
-		}
-		select {
-		case <-tick.C:
-		case <-c.nodes[i].done:
-			c.t.Fatalf("node %d ended by itself", i)
-		case <-ctx.Done():
-			c.t.Fatalf("node %d is not healthy: %v", i, c.get(context.Background(), i, "/healthz", nil))
-		}
-	}
-}
-
 func (c *Cluster) get(ctx context.Context, i int, path string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -228,7 +207,8 @@ func (c *Cluster) leader(ctx context.Context, stream string, not int) int {
 	defer tick.Stop()
 	for {
 		for i := range Nodes {
-			if i != not && c.leads(ctx, i, stream) {
+			view, err := c.view(ctx, i, false)
+			if g, ok := view[stream]; err == nil && ok && i != not && g.Leader == c.nodes[i].conf.Name {
 				return i
 			}
 		}
@@ -238,30 +218,6 @@ func (c *Cluster) leader(ctx context.Context, stream string, not int) int {
 			c.t.Fatalf("no node leads %s", stream)
 		}
 	}
-}
-
-func (c *Cluster) leads(ctx context.Context, i int, stream string) bool {
-	var jsz struct {
-		Accounts []struct {
-			Streams []struct {
-				Name    string `json:"name"`
-				Cluster struct {
-					Leader string `json:"leader"`
-				} `json:"cluster"`
-			} `json:"stream_detail"`
-		} `json:"account_details"`
-	}
-	if c.get(ctx, i, "/jsz?streams=true", &jsz) != nil {
-		return false
-	}
-	for _, a := range jsz.Accounts {
-		for _, s := range a.Streams {
-			if s.Name == stream && s.Cluster.Leader == c.nodes[i].conf.Name {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // Dial connects a role to any node until the test ends.

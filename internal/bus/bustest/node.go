@@ -17,6 +17,9 @@ import (
 // nodeEnv holds the configuration of a node of a Cluster, JSON.
 const nodeEnv = "HELMDECK_TEST_NODE"
 
+// logEnv may hold the path, without the node's name, of the logs of nodes.
+const logEnv = "HELMDECK_TEST_NODE_LOG"
+
 type nodeConf struct {
 	Name, Dir                    string
 	Port, RoutePort, MonitorPort int
@@ -49,7 +52,10 @@ func runNode(text string) error {
 		LameDuckDuration: time.Second, LameDuckGracePeriod: 200 * time.Millisecond,
 		// Nodes know each other by the links only: an address learned from a
 		// peer would lead around a cut.
-		Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: conf.RoutePort, Advertise: "127.0.0.1:1"},
+		Cluster: server.ClusterOpts{
+			Name: "c", Host: "127.0.0.1", Port: conf.RoutePort, Advertise: "127.0.0.1:1",
+			PingInterval: 5 * time.Second, MaxPingsOut: 2, // as in deploy/nats/ha.conf
+		},
 	}
 	for _, r := range conf.Routes {
 		opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats-route", Host: r})
@@ -65,8 +71,8 @@ func runNode(text string) error {
 	if err != nil {
 		return err
 	}
-	if log := os.Getenv("HELMDECK_TEST_NODE_LOG"); log != "" {
-		opts.LogFile = log + "." + conf.Name
+	if log := os.Getenv(logEnv); log != "" {
+		opts.LogFile, opts.Logtime = log+"."+conf.Name, true
 		s.ConfigureLogger()
 	}
 	s.Start()
