@@ -22,8 +22,8 @@ const (
 	adminOnly = identity.ScopeAdmin
 )
 
-// authorise finds the caller and checks that scope is among its rights. On a
-// public route it looks at no token and returns the zero Caller.
+// authorise finds the caller and checks that scope is among its rights; a
+// caller that lacks it comes back with the error. On a public route it looks at no token and returns the zero Caller.
 func (a *API) authorise(r *http.Request, scope string) (identity.Caller, error) {
 	if scope == public {
 		return identity.Caller{}, nil
@@ -37,7 +37,7 @@ func (a *API) authorise(r *http.Request, scope string) (identity.Caller, error) 
 		return identity.Caller{}, refused(err)
 	}
 	if scope != anyScope && !c.Allows(scope) {
-		return identity.Caller{}, packs.Errorf(packs.Forbidden,
+		return c, packs.Errorf(packs.Forbidden,
 			"this token lacks the scope %s; ask an administrator for a token that has it", scope)
 	}
 	return c, nil

@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/helmdeck/helmdeck/internal/api/wire"
+	"github.com/helmdeck/helmdeck/internal/audit"
 	"github.com/helmdeck/helmdeck/internal/auth"
 	"github.com/helmdeck/helmdeck/internal/telemetry"
 	"github.com/helmdeck/helmdeck/pkg/artifacts"
@@ -39,6 +40,9 @@ type Config struct {
 	Workers   Workers
 	Quotas    Quotas
 	Auth      auth.Authenticator
+	Trail     audit.Trail
+	// Audit takes a record of each call; nil: none is made.
+	Audit audit.Recorder
 	// Health maps the name of each part that /readyz requires, for instance
 	// "bus" and "store", to its check; may be empty.
 	Health map[string]Health
@@ -124,6 +128,7 @@ func (c Config) validate() error {
 	need(c.Workers != nil, "Workers")
 	need(c.Quotas != nil, "Quotas")
 	need(c.Auth != nil, "Auth")
+	need(c.Trail != nil, "Trail")
 	if c.PublicURL != "" {
 		if u, err := url.Parse(c.PublicURL); err != nil || u.Host == "" {
 			faults = append(faults, fmt.Errorf("PublicURL %q is no absolute URL", c.PublicURL))
@@ -214,10 +219,10 @@ func (a *API) handle(rt *route, x *exchange, r *http.Request) error {
 	x.route = rt.Path
 	if !rt.guarded {
 		c, err := a.authorise(r, rt.Scope)
+		x.caller = c // also of a call that is refused for want of a scope
 		if err != nil {
 			return err
 		}
-		x.caller = c
 		r = asCaller(r, c)
 	}
 	return rt.serve(x, r)
@@ -234,7 +239,9 @@ func unclean(p string) bool {
 func (a *API) unmatched(x *exchange, r *http.Request, h http.Handler) error {
 	// Paths below /api tell strangers nothing, not even whether they exist.
 	if strings.HasPrefix(r.URL.Path, "/api/") {
-		if _, err := a.authorise(r, anyScope); err != nil {
+		c, err := a.authorise(r, anyScope)
+		x.caller = c
+		if err != nil {
 			return err
 		}
 	}

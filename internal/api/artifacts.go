@@ -78,10 +78,10 @@ func (a *API) download(x *exchange, r *http.Request) error {
 		}
 	} else {
 		var err error
-		if c, err = a.authorise(r, readPacks); err != nil {
+		c, err = a.authorise(r, readPacks)
+		if x.caller = c; err != nil {
 			return err
 		}
-		x.caller = c
 	}
 	ref, body, err := a.cfg.Artifacts.Content(r.Context(), key)
 	if err != nil {

@@ -111,6 +111,7 @@ func (a *API) record(x *exchange, r *http.Request) {
 	}
 	took := time.Since(x.start)
 	a.metrics.observe(x.route, r.Method, status, took)
+	a.audit(x, r, status, took)
 	level := zerolog.InfoLevel
 	switch {
 	case status == http.StatusInternalServerError:

@@ -32,6 +32,7 @@ func (a *API) routes() []*route {
 	all = append(all, a.artifactRoutes()...)
 	all = append(all, a.poolRoutes()...)
 	all = append(all, a.webhookRoutes()...)
+	all = append(all, a.auditRoutes()...)
 	return append(all, a.operateRoutes()...)
 }
 

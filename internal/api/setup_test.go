@@ -100,6 +100,7 @@ type rig struct {
 	hooks   *webhookstest.Memory
 	pools   *fixedPools
 	fleet   *oneWorker
+	trail   *memoryTrail
 	release chan struct{} // lets one test.wait go on
 	http    *http.Client
 }
@@ -116,6 +117,7 @@ func setup(t *testing.T, mods ...func(*api.Config)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.trail = &memoryTrail{}
 	cat := catalogue()
 	r.pools = &fixedPools{pools: []api.PoolStatus{{Pool: "core", Waiting: 2, Workers: 1, Autoscale: 2}, {Pool: "media"}}}
 	r.fleet = &oneWorker{client.WorkerStatus{
@@ -138,6 +140,7 @@ func setup(t *testing.T, mods ...func(*api.Config)) *rig {
 			Store: memory, Names: memory, Timers: memory, Jobs: service, KeySecret: []byte("secret"),
 		}),
 		Webhooks: r.hooks.Service(sealer), Packs: cat, Artifacts: r.store, Events: follower{r.world}, Pools: r.pools, Workers: r.fleet, Quotas: quotas{},
+		Trail: r.trail, Audit: r.trail,
 		Auth: auth.Static(map[string]identity.Caller{
 			admin: person("admin", "admin"), ann: person("ann", "packs:*"), bob: person("bob", "packs:*"),
 			reader: person("ann", "packs:read"),

@@ -36,6 +36,7 @@ type apiRole struct {
 	keys  Keys
 	conn  *bus.Conn
 	guard *egress.Guard
+	dir   string // the spool of audit events lies in dir/audit
 	// token is the administrator's bearer token.
 	token string
 	// health checks what only this process knows, for instance the embedded
@@ -109,6 +110,11 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	if err != nil {
 		return nil, err
 	}
+	record, err := r.audit(done)
+	if err != nil {
+		return nil, err
+	}
+	record.policies(source, r.Limits)
 	health := map[string]api.Health{"bus": api.HealthFunc(r.conn.Ping)}
 	for name, h := range r.health {
 		health[name] = h
@@ -119,6 +125,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	a, err := api.New(api.Config{
 		Jobs: client, Schedules: repeats.service, Webhooks: hook.service, Packs: catalog, Artifacts: arts, Events: follower{hub},
 		Pools: pools{load, store}, Workers: fleet{workers}, Quotas: quotas{source, index}, Auth: auth.Admin(r.token),
+		Trail: record.reader, Audit: record,
 		Health: health, Unavailable: either(unserved(workers), r.lacking), Version: Version, PublicURL: r.PublicURL, Log: r.Log, Registry: r.registry,
 	})
 	if err != nil {
@@ -129,7 +136,11 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 	metrics.Streams(r.registry, js.Stream)
 	metrics.Dead(r.registry, store.CountDead)
 	observe := metrics.NewControl(r.registry)
-	return []service{
+	consequences := &control.Consequences{JS: js, Store: store, Artifacts: arts, Hooks: hook.maker, Limits: keeper, Log: r.Log}
+	if ends := record.ends(); ends != nil {
+		consequences.Ends = ends
+	}
+	return append(record.service, []service{
 		{"job index", index.Run},
 		{"pools", load.Run},
 		{"mover", (&control.Mover{JS: js, Store: store, Late: observe.LateJob, Log: r.Log}).Run},
@@ -140,7 +151,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		{"webhook sender", hook.sender.Run},
 		{"orphans", (&control.Orphans{Jobs: client, Index: index, Log: r.Log}).Run},
 		{"expirer", (&control.Expirer{Store: store, Artifacts: arts, Expired: observe.Expired, Log: r.Log}).Run},
-		{"consequences", (&control.Consequences{JS: js, Store: store, Artifacts: arts, Hooks: hook.maker, Limits: keeper, Log: r.Log}).Run},
+		{"consequences", consequences.Run},
 		{"limits", source.Run},
 		{"replicas", replicas.Run},
 		{"held jobs", keeper.Run},
@@ -149,7 +160,7 @@ func (r *apiRole) build(ctx context.Context, ln net.Listener, done *closer) ([]s
 		}).Run},
 		{"artifact sweeper", func(ctx context.Context) error { return arts.RunSweeper(ctx, r.ArtifactSweep, store.InUse) }},
 		{"http", func(ctx context.Context) error { return serveHTTP(ctx, a.Server(), ln) }},
-	}, nil
+	}...), nil
 }
 
 func serveHTTP(ctx context.Context, s *http.Server, ln net.Listener) error {

@@ -64,13 +64,21 @@ type Settings struct {
 	ArtifactTTL time.Duration
 	// ArtifactSweep is the time between two sweeps; 0: one hour.
 	ArtifactSweep time.Duration
-	Log           zerolog.Logger
+	// Audit says how the audit trail is kept.
+	Audit AuditSettings
+	Log   zerolog.Logger
 }
 
 func (s Settings) profile() (bus.Profile, error) {
 	p, err := bus.ProfileByName(s.Profile)
 	if s.AckWait > 0 {
 		p.AckWait = s.AckWait
+	}
+	if s.Audit.MaxAge > 0 {
+		p.AuditMaxAge = s.Audit.MaxAge
+	}
+	if s.Audit.MaxBytes > 0 {
+		p.AuditMaxBytes = s.Audit.MaxBytes
 	}
 	return p, err
 }

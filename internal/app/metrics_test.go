@@ -77,7 +77,7 @@ func registries(t *testing.T) map[string]*prometheus.Registry {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ln.Close() })
-	if _, err := (&apiRole{Settings: settings, keys: NewKeys(), conn: env.Conn(bus.RoleAPI), guard: guard, token: "t", registry: api}).build(t.Context(), ln, &done); err != nil {
+	if _, err := (&apiRole{Settings: settings, keys: NewKeys(), conn: env.Conn(bus.RoleAPI), guard: guard, dir: t.TempDir(), token: "t", registry: api}).build(t.Context(), ln, &done); err != nil {
 		t.Fatal(err)
 	}
 	slots, err := SlotsOf(nil, 1)

@@ -89,7 +89,7 @@ func RunAPI(ctx context.Context, r Role, addr, token string) error {
 		if ap, ok := addrPort(ln.Addr()); ok {
 			done.add(guard.RefuseListener(ap))
 		}
-		return (&apiRole{Settings: r.Settings, keys: keys, conn: conn, guard: guard, token: secret, registry: reg}).build(ctx, ln, done)
+		return (&apiRole{Settings: r.Settings, keys: keys, conn: conn, guard: guard, dir: r.Data, token: secret, registry: reg}).build(ctx, ln, done)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/helmdeck/helmdeck/internal/audit"
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/bus/leasestore"
 	"github.com/helmdeck/helmdeck/internal/egress"
@@ -46,18 +47,26 @@ func (r *schedulerRole) build(ctx context.Context, done *closer) ([]service, err
 	if err != nil {
 		return nil, err
 	}
-	proxy := egress.NewProxy(egress.ProxyConfig{Guard: r.guard, Observe: r.observe, Log: r.Log})
+	record, err := r.audit(r.conn, r.dir, bus.RoleScheduler, nil, r.registry, nil, done)
+	if err != nil {
+		return nil, err
+	}
+	proxy := egress.NewProxy(egress.ProxyConfig{Guard: r.guard, Observe: func(c egress.Connection) {
+		r.observe(c)
+		record.Record(audit.Connected(c))
+	}, Log: r.Log})
 	done.add(proxy.Close)
 	s, err := scheduler.New(scheduler.Config{
 		Registry: leases, Queue: leases, Runtime: runtime, Slots: r.slots, Host: host,
 		Proxy:        func(l sessions.Lease) (string, func(), error) { return openProxy(ctx, proxy, l) },
 		StopSidecars: r.stopSidecars, Log: r.Log,
+		Observe: func(l sessions.Lease, e scheduler.LeaseEvent) { record.Record(audit.LeaseChanged(l, string(e))) },
 	})
 	if err != nil {
 		return nil, err
 	}
 	metrics.Sidecars(r.registry, s.Load)
-	return []service{{"scheduler", s.Run}}, nil
+	return append(record.service, service{"scheduler", s.Run}), nil
 }
 
 // openProxy opens the way out of one sidecar, in its caller's name.

@@ -141,7 +141,7 @@ func (u Up) api(ctx context.Context, server *bus.Server, keys Keys, tel *telemet
 	}
 	metrics.Connection(tel.Registry, conn.Connected, conn.Core().Losses)
 	return (&apiRole{
-		Settings: u.Settings, keys: keys, conn: conn, guard: guard, token: token, registry: tel.Registry, lacking: u.Lacking,
+		Settings: u.Settings, keys: keys, conn: conn, guard: guard, dir: u.Data, token: token, registry: tel.Registry, lacking: u.Lacking,
 		health: map[string]api.Health{"store": api.HealthFunc(server.Healthy)},
 	}).build(ctx, ln, done)
 }

@@ -42,6 +42,9 @@ type Outgoing struct {
 	// Expect is the last sequence of Subject that must hold, 0 for none yet;
 	// nil: not checked.
 	Expect *uint64
+	// ExpectStream is the last sequence of the stream that must hold; nil: not
+	// checked. In a batch the first message alone may have it.
+	ExpectStream *uint64
 	// TTL removes the message after a while; 0: the stream's limits.
 	TTL time.Duration
 	// At and Target make the message a schedule: at At its content is

@@ -24,8 +24,10 @@ const (
 	StreamDead     = "DLQ"     // dlq.>: dead letters
 	StreamHooks    = "HOOK"    // hook.>: webhook deliveries
 	StreamHookLog  = "HOOKLOG" // hooklog.>: what became of their attempts
-	StreamAudit    = "AUDIT"   // audit.> and the advisories that matter
+	StreamAudit    = "AUDIT"   // the advisories of the server that matter
 	StreamLeases   = "LEASE"   // lease.req.>: lease requests
+	StreamTrail    = "TRAIL"   // trail.>: the sealed audit trail, one message a record
+	StreamTrailIn  = "TRAILIN" // trailin.>: audit events to be sealed
 )
 
 // The durable consumers that are not lanes of a pool.
@@ -51,6 +53,7 @@ const (
 	BucketPools     = "pools"    // which pools are paused
 	BucketExpiries  = "expiries" // when the results of jobs go away
 	BucketWebhooks  = "webhooks" // endpoints of webhooks
+	BucketTrail     = "trail"    // anchors of the audit trail, places of its readers
 	// BucketArtifacts is both the index of visible artifacts (KV) and the
 	// object bucket of their bytes.
 	BucketArtifacts = "artifacts"
@@ -73,7 +76,7 @@ const AdvisorySubjects = "$JS.EVENT.ADVISORY.>"
 
 // Streams lists the streams, those of the buckets aside.
 func Streams() []string {
-	all := []string{StreamEvents, StreamProgress, StreamSchedule, StreamDead, StreamHooks, StreamAudit, StreamLeases}
+	all := []string{StreamEvents, StreamProgress, StreamSchedule, StreamDead, StreamHooks, StreamAudit, StreamLeases, StreamTrail, StreamTrailIn}
 	for _, p := range packs.Pools {
 		all = append(all, JobsStream(p), HoldStream(p))
 	}

@@ -32,7 +32,8 @@ type Profile struct {
 	ProgressMaxAge   time.Duration
 	ProgressMaxBytes int64
 	DeadMaxAge       time.Duration
-	AuditMaxAge      time.Duration
+	AuditMaxAge      time.Duration // records of the audit trail
+	AuditMaxBytes    int64         // of the audit trail; the oldest records go first
 	LeaseMaxAge      time.Duration // lease requests nobody took
 	HookLogMaxAge    time.Duration // attempts of webhook deliveries
 	HookLogMaxBytes  int64
@@ -83,6 +84,7 @@ func (p Profile) withDefaults() Profile {
 	set(&p.ProgressMaxBytes, 2*gib)
 	set(&p.DeadMaxAge, 90*day)
 	set(&p.AuditMaxAge, 90*day)
+	set(&p.AuditMaxBytes, 10*gib)
 	set(&p.LeaseMaxAge, 15*time.Minute)
 	set(&p.HookLogMaxAge, 7*day)
 	set(&p.HookLogMaxBytes, gib)

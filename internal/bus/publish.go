@@ -20,6 +20,7 @@ const (
 	headerPrefix        = "Nats-"
 	headerMsgID         = "Nats-Msg-Id"
 	headerExpect        = "Nats-Expected-Last-Subject-Sequence"
+	headerExpectStream  = "Nats-Expected-Last-Sequence"
 	headerTTL           = "Nats-TTL"
 	headerSchedule      = "Nats-Schedule"
 	headerTarget        = "Nats-Schedule-Target"
@@ -137,6 +138,9 @@ func (c *Conn) outgoing(m Outgoing) *nats.Msg {
 	}
 	if m.Expect != nil {
 		h[headerExpect] = []string{strconv.FormatUint(*m.Expect, 10)}
+	}
+	if m.ExpectStream != nil {
+		h[headerExpectStream] = []string{strconv.FormatUint(*m.ExpectStream, 10)}
 	}
 	if m.TTL > 0 {
 		h[headerTTL] = []string{ttlValue(m.TTL)}

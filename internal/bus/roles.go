@@ -109,6 +109,7 @@ func accessOf(n names, role Role) []access {
 	if role == RoleScheduler {
 		stream("rwpd", StreamLeases, "lease.req.>")
 		stream("w", StreamAudit, "audit.>")
+		stream("w", StreamTrailIn, "trailin.>")
 		bucket("rwk", BucketLeases, BucketSessions)
 		bucket("rk", BucketPacks, BucketTenants)
 		return all
@@ -128,6 +129,7 @@ func accessOf(n names, role Role) []access {
 	if role == RoleWorker {
 		stream("rw", StreamProgress, "prog.>")
 		stream("rwd", StreamLeases, "lease.req.>")
+		stream("w", StreamTrailIn, "trailin.>")
 		bucket("rk", BucketVault, BucketTenants)
 		return all
 	}
@@ -135,6 +137,9 @@ func accessOf(n names, role Role) []access {
 	stream("rd", StreamLeases)
 	stream("rwpd", StreamHooks, "hook.>")
 	stream("rwd", StreamHookLog, "hooklog.>")
+	stream("rw", StreamTrail, "trail.>")
+	stream("rwd", StreamTrailIn, "trailin.>")
+	bucket("rwk", BucketTrail)
 	bucket("rwk", BucketTokens, BucketVault, BucketSchedules, BucketTenants, BucketPools, BucketExpiries, BucketWebhooks)
 	return all
 }

@@ -53,6 +53,11 @@ type RawMessage struct {
 // then the events that tell what became of them, then what follows from events,
 // then buckets.
 func (n names) backupClass(stream string) int {
+	if stream == n.stream(StreamTrailIn) || stream == n.kvStream(BucketTrail) {
+		// Before the trail: what is sealed meanwhile is in both, and an anchor
+		// never speaks of a record the copy lacks.
+		return 3
+	}
 	if n.prefix != DefaultPrefix {
 		stream = strings.TrimPrefix(stream, n.prefix+"_")
 	}
@@ -78,7 +83,7 @@ func (c *Conn) BeforeEvents(stream string) bool {
 // AppendOnly reports whether messages of the stream go only by age, so that a
 // snapshot lacks nothing that was there when it began.
 func (c *Conn) AppendOnly(stream string) bool {
-	for _, s := range []string{StreamEvents, StreamProgress, StreamAudit} {
+	for _, s := range []string{StreamEvents, StreamProgress, StreamAudit, StreamTrail} {
 		if stream == c.names.stream(s) {
 			return true
 		}

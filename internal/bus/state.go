@@ -27,7 +27,11 @@ type ConsumerState struct {
 type StreamState struct {
 	Messages, Bytes uint64
 	MaxBytes        int64 // 0: no bound
-	Oldest          time.Time
+	MaxAge          time.Duration
+	// First and Last are sequences; the last stays what it was when its
+	// message goes.
+	First, Last uint64
+	Oldest      time.Time
 	// Leader is the server that leads the stream, empty on a single one.
 	Leader string
 	// Replicas is how many copies there should be, Current how many are up
@@ -101,13 +105,16 @@ func (j *jetStream) Stream(ctx context.Context, stream, subjects string) (Stream
 	var info struct {
 		answer
 		Config struct {
-			MaxBytes int64 `json:"max_bytes"`
-			Replicas int   `json:"num_replicas"`
+			MaxBytes int64         `json:"max_bytes"`
+			MaxAge   time.Duration `json:"max_age"`
+			Replicas int           `json:"num_replicas"`
 		} `json:"config"`
 		State struct {
 			Messages uint64            `json:"messages"`
 			Bytes    uint64            `json:"bytes"`
 			First    time.Time         `json:"first_ts"`
+			FirstSeq uint64            `json:"first_seq"`
+			LastSeq  uint64            `json:"last_seq"`
 			Subjects map[string]uint64 `json:"subjects"`
 		} `json:"state"`
 		Cluster struct {
@@ -127,6 +134,7 @@ func (j *jetStream) Stream(ctx context.Context, stream, subjects string) (Stream
 	}
 	s := StreamState{
 		Messages: info.State.Messages, Bytes: info.State.Bytes, MaxBytes: max(info.Config.MaxBytes, 0),
+		MaxAge: info.Config.MaxAge, First: info.State.FirstSeq, Last: info.State.LastSeq,
 		Leader: info.Cluster.Leader, Replicas: info.Config.Replicas, Current: 1, Subjects: info.State.Subjects,
 	}
 	if s.Messages > 0 {

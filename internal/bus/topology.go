@@ -41,7 +41,7 @@ func topology(n names, p Profile) []streamSpec {
 	}
 	specs = append(specs,
 		eventsSpec(n, p), progressSpec(n, p), scheduleSpec(n, p),
-		deadSpec(n, p), hooksSpec(n, p), hookLogSpec(n, p), auditSpec(n, p), leasesSpec(n, p))
+		deadSpec(n, p), hooksSpec(n, p), hookLogSpec(n, p), auditSpec(n, p), trailInSpec(n, p), trailSpec(n, p), leasesSpec(n, p))
 	for _, b := range kvBuckets {
 		specs = append(specs, kvSpec(n, p, b))
 	}
@@ -181,6 +181,25 @@ func auditSpec(n names, p Profile) streamSpec {
 	return streamSpec{config: c}
 }
 
+// trailSpec holds the sealed audit trail: the sequence of a record is its id,
+// so a record that is missing shows. What leaves is the oldest, by age or bytes;
+// no role but the administrator's can take one out.
+func trailSpec(n names, p Profile) streamSpec {
+	c := n.config(p, StreamTrail, "trail.*.*.*.*")
+	c.MaxAge, c.MaxBytes, c.AllowAtomicPublish = p.AuditMaxAge, p.AuditMaxBytes, true
+	return streamSpec{config: c}
+}
+
+// trailInMaxBytes holds what is to be sealed: at 500 bytes an event two
+// million of them. A full stream refuses, and its writers spool.
+const trailInMaxBytes = gib
+
+func trailInSpec(n names, p Profile) streamSpec {
+	c := n.config(p, StreamTrailIn, "trailin.*")
+	c.Discard, c.MaxBytes = jetstream.DiscardNew, trailInMaxBytes
+	return streamSpec{config: c}
+}
+
 func leasesSpec(n names, p Profile) streamSpec {
 	c := n.config(p, StreamLeases, "lease.req.*.*")
 	c.Retention = jetstream.WorkQueuePolicy
@@ -208,7 +227,7 @@ var kvBuckets = []string{
 	BucketLeases, BucketLimits, BucketIdem, BucketTokens, BucketVault,
 	BucketSessions, BucketSchedules, BucketPacks, BucketTenants, BucketArtifacts,
 	BucketPools, BucketExpiries,
-	BucketWebhooks,
+	BucketWebhooks, BucketTrail,
 }
 
 // kvSpec is what the client library makes of a KeyValueConfig, so that other

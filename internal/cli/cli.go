@@ -43,6 +43,7 @@ type tree struct {
 
 	Limits limitsCmd `cmd:"" group:"use" help:"Show your limits and what you take of them."`
 
+	Audit      auditCmd   `cmd:"" group:"set" help:"Read, check and export the audit trail."`
 	Bus        busCmd     `cmd:"" group:"set" help:"Set up and check the streams of a NATS server."`
 	Context    contextCmd `cmd:"" group:"set" help:"Remember servers by name."`
 	Completion completion `cmd:"" group:"set" help:"Print a script that completes commands in a shell."`

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -33,7 +34,9 @@ Examples:
 }
 
 type busFlags struct {
-	Profile string `env:"HELMDECK_PROFILE" default:"embedded" enum:"embedded,single,ha" group:"server" help:"Bus profile: embedded, single or ha."`
+	Profile       string        `env:"HELMDECK_PROFILE" default:"embedded" enum:"embedded,single,ha" group:"server" help:"Bus profile: embedded, single or ha."`
+	AuditMaxAge   time.Duration `env:"HELMDECK_AUDIT_MAX_AGE" default:"2160h" group:"server" help:"How long audit records are kept."`
+	AuditMaxBytes int64         `env:"HELMDECK_AUDIT_MAX_BYTES" default:"10737418240" group:"server" help:"Bytes of the audit trail; the oldest records go first."`
 	natsLogin
 }
 
@@ -43,8 +46,11 @@ func (b *busFlags) role() (app.Role, error) {
 		return app.Role{}, err
 	}
 	return app.Role{
-		Settings: app.Settings{Profile: b.Profile, Prefix: b.Prefix, Log: zerolog.Nop()},
-		NATS:     b.NATS, NATSCreds: b.NATSCreds,
+		Settings: app.Settings{
+			Profile: b.Profile, Prefix: b.Prefix, Log: zerolog.Nop(),
+			Audit: app.AuditSettings{MaxAge: b.AuditMaxAge, MaxBytes: b.AuditMaxBytes},
+		},
+		NATS: b.NATS, NATSCreds: b.NATSCreds,
 	}, nil
 }
 

@@ -33,7 +33,16 @@ type Consequences struct {
 	Hooks Hooks
 	// Limits frees what a run held; may be nil.
 	Limits Limits
-	Log    zerolog.Logger
+	// Ends is told of jobs that ended, after all else is done; may be nil.
+	Ends Ends
+	Log  zerolog.Logger
+}
+
+// Ends keeps the ends of jobs on record. stored is called, soon and quickly,
+// once the record is safe, or with the reason why it is not; then the end is
+// told again. repeated says that it may have been told before.
+type Ends interface {
+	Ended(job jobs.Job, sequence uint64, repeated bool, stored func(error))
 }
 
 // Limits is told of runs that are over. It may be told twice.
@@ -47,11 +56,41 @@ func (c *Consequences) Run(ctx context.Context) error {
 }
 
 func (c *Consequences) handle(ctx context.Context, d bus.Delivery) error {
-	if err := c.follow(ctx, d.Message()); err != nil {
+	m := d.Message()
+	if err := c.follow(ctx, m); err != nil {
 		return err
+	}
+	if v := m.Header["ce-type"]; c.Ends != nil && len(v) > 0 && events.Terminal(v[0]) {
+		if done, err := c.end(ctx, d, m); done || err != nil {
+			return err
+		}
 	}
 	// All of it may happen twice, so nobody need wait for the confirmation.
 	return d.AckLater(ctx)
+}
+
+// end has the end of a job recorded and acknowledges the event afterwards. It
+// does not wait: many ends are stored together. done is false for an event
+// that is none.
+func (c *Consequences) end(ctx context.Context, d bus.Delivery, m bus.Message) (done bool, err error) {
+	job, err := jobstore.DecodeJob(m)
+	if errors.Is(err, records.ErrNewer) {
+		return false, err // for a newer replica
+	}
+	if err != nil || job.Expired {
+		return false, nil //nolint:nilerr // told of already; it would come for ever
+	}
+	c.Ends.Ended(job, m.Sequence, d.Delivered() > 1, func(err error) {
+		if err == nil {
+			failpoint.Hit(failpoint.AuditBeforeAck)
+			err = d.AckLater(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			c.Log.Warn().Err(err).Str("job", job.ID).Msg("end of a job not recorded, it is told again")
+			_ = d.Nak(ctx, retryIn) // lost: it comes again after the acknowledgement wait
+		}
+	})
+	return true, nil
 }
 
 func (c *Consequences) follow(ctx context.Context, m bus.Message) error {

@@ -40,6 +40,22 @@ const (
 	HookAfterPurge       = "hook.after_purge"
 )
 
+// Names of the steps of the way of an audit event to the trail.
+const (
+	AuditBeforeAck    = "audit.before_ack"    // the end of a job is recorded, its event comes again
+	AuditAfterSpool   = "audit.after_spool"   // on disk, not in the queue
+	AuditAfterPublish = "audit.after_publish" // in the queue
+	AuditAfterReplay  = "audit.after_replay"  // in the queue, still in the spool
+	AuditAfterSeal    = "audit.after_seal"    // in the trail, still in the queue
+	AuditAfterAnchor  = "audit.after_anchor"
+	AuditAfterPurge   = "audit.after_purge"
+)
+
+// AuditSteps lists the failpoints a kill test of the trail walks through.
+var AuditSteps = []string{
+	AuditBeforeAck, AuditAfterSpool, AuditAfterPublish, AuditAfterReplay, AuditAfterSeal, AuditAfterAnchor, AuditAfterPurge,
+}
+
 // Names of the steps of the life of a schedule.
 const (
 	ScheduleAfterCreate = "schedule.after_create"

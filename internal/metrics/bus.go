@@ -15,7 +15,7 @@ import (
 
 // families are the first tokens of subjects that are stored; "kv" stands for
 // all buckets.
-var families = []string{"job", "hold", "evt", "prog", "sched", "dlq", "hook", "audit", "lease", "kv"}
+var families = []string{"job", "hold", "evt", "prog", "sched", "dlq", "hook", "audit", "trail", "trailin", "lease", "kv"}
 
 // Publishes measures the durable writes of a process, for bus.Config.Observe.
 func Publishes(reg prometheus.Registerer) bus.Observer {

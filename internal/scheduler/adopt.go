@@ -63,6 +63,9 @@ func (s *Scheduler) reconnect(ctx context.Context, l sessions.Lease) {
 		s.mu.Unlock()
 	}
 	s.cfg.Log.Info().Str("lease", l.ID).Str("job", l.JobID).Str("state", string(l.State)).Msg("sidecar adopted")
+	if s.cfg.Observe != nil && l.State == sessions.StateLeased {
+		s.cfg.Observe(l, Adopted)
+	}
 }
 
 // leave ends the process's part: all sidecars, or none that is leased.

@@ -52,8 +52,11 @@ type Config struct {
 	// StopSidecars ends all sidecars on a clean stop instead of leaving the
 	// leased ones for adoption.
 	StopSidecars bool
-	Timing       sessions.Timing
-	Log          zerolog.Logger
+	// Observe is told of leases that were granted, adopted or ended here. It
+	// must be quick and call nothing of the scheduler; may be nil.
+	Observe func(sessions.Lease, LeaseEvent)
+	Timing  sessions.Timing
+	Log     zerolog.Logger
 }
 
 func (c Config) withDefaults() Config {
@@ -80,6 +83,17 @@ func (c Config) validate() error {
 	}
 	return errors.Join(faults...)
 }
+
+// LeaseEvent is what became of a lease.
+type LeaseEvent string
+
+// The events of a lease.
+const (
+	Granted  LeaseEvent = "granted"  // its worker took it
+	Adopted  LeaseEvent = "adopted"  // a restarted scheduler found it in use
+	Released LeaseEvent = "released" // its worker gave it back
+	Lost     LeaseEvent = "lost"     // it ended otherwise; Lease.Error says why
+)
 
 // Scheduler grants the leases of one host.
 type Scheduler struct {
@@ -159,9 +173,11 @@ func (s *Scheduler) note(e sessions.Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.records[e.Lease.ID]
-	switch {
-	case r != nil && e.Revision <= r.Revision:
+	if r != nil && e.Revision <= r.Revision {
 		return
+	}
+	s.tell(r, e)
+	switch {
 	case e.Deleted:
 		delete(s.records, e.Lease.ID)
 		return // a sidecar it may have here is found by the sweep
@@ -172,6 +188,31 @@ func (s *Scheduler) note(e sessions.Entry) {
 	}
 	if e.Lease.Host == s.cfg.Host && (e.Lease.State == sessions.StateDraining || e.Lease.State == sessions.StateGone) {
 		s.wakeUp()
+	}
+}
+
+// tell tells the observer of what changed of a lease of this host. What the
+// first look at the registry finds is adopted, not granted.
+func (s *Scheduler) tell(before *record, e sessions.Entry) {
+	if s.cfg.Observe == nil {
+		return
+	}
+	leased := before != nil && before.Lease.State == sessions.StateLeased
+	known := before != nil
+	select {
+	case <-s.synced:
+		known = true
+	default:
+	}
+	switch {
+	case leased && before.Lease.Host == s.cfg.Host && (e.Deleted || e.Lease.State != sessions.StateLeased):
+		l, event := before.Lease, Released
+		if !e.Deleted && e.Lease.State == sessions.StateGone {
+			l.Error, event = e.Lease.Error, Lost
+		}
+		s.cfg.Observe(l, event)
+	case !e.Deleted && known && !leased && e.Lease.State == sessions.StateLeased && e.Lease.Host == s.cfg.Host:
+		s.cfg.Observe(e.Lease, Granted)
 	}
 }
 

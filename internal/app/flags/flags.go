@@ -34,6 +34,10 @@ type Settings struct {
 	PublicURL      string          `name:"public-url" env:"HELMDECK_PUBLIC_URL" placeholder:"URL" help:"Where callers reach the API, for links."`
 	ArtifactTTL    time.Duration   `name:"artifact-ttl" env:"HELMDECK_ARTIFACT_TTL" default:"168h" help:"How long artifacts are kept when their job does not say otherwise; negative: for ever."`
 	ArtifactSweep  time.Duration   `name:"artifact-janitor-interval" env:"HELMDECK_ARTIFACT_JANITOR_INTERVAL" default:"1h" help:"Time between two looks for artifacts whose time is over."`
+	Audit          string          `env:"HELMDECK_AUDIT" default:"on" enum:"on,off" help:"Record calls, ends of jobs, leases and connections in the audit trail."`
+	AuditMaxAge    time.Duration   `env:"HELMDECK_AUDIT_MAX_AGE" default:"2160h" help:"How long audit records are kept. Of the process that sets up the bus."`
+	AuditMaxBytes  int64           `env:"HELMDECK_AUDIT_MAX_BYTES" default:"10737418240" help:"Bytes of the audit trail; the oldest records go first. Of the process that sets up the bus."`
+	AuditSpool     int64           `name:"audit-spool-bytes" env:"HELMDECK_AUDIT_SPOOL_BYTES" default:"268435456" help:"Bytes of audit events that wait in the data directory while the bus is away."`
 	LogLevel       string          `env:"HELMDECK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Lowest level that is logged."`
 	LogFormat      string          `env:"HELMDECK_LOG_FORMAT" default:"auto" enum:"auto,json,text" help:"Log lines as json or text; auto: text on a terminal."`
 }
@@ -50,8 +54,13 @@ func (s Settings) App() (app.Settings, error) {
 	if s.ArtifactSweep < time.Second {
 		err = errors.Join(err, fmt.Errorf("--artifact-janitor-interval is %s; give at least 1s", s.ArtifactSweep))
 	}
+	if s.AuditMaxAge < time.Hour || s.AuditMaxBytes < 1<<20 || s.AuditSpool < 1<<20 {
+		err = errors.Join(err, fmt.Errorf("--audit-max-age must be at least 1h, --audit-max-bytes and --audit-spool-bytes at least 1048576; got %s, %d and %d",
+			s.AuditMaxAge, s.AuditMaxBytes, s.AuditSpool))
+	}
 	return app.Settings{
-		S3: bucket, ArtifactTTL: s.ArtifactTTL, ArtifactSweep: s.ArtifactSweep,
+		Audit: app.AuditSettings{Off: s.Audit == "off", MaxAge: s.AuditMaxAge, MaxBytes: s.AuditMaxBytes, SpoolBytes: s.AuditSpool},
+		S3:    bucket, ArtifactTTL: s.ArtifactTTL, ArtifactSweep: s.ArtifactSweep,
 		Allowlist: s.Allowlist, TestPacks: s.TestPacks, AckWait: s.AckWait,
 		RetryInQueue: s.RetryInQueue, ReconcileEvery: s.ReconcileEvery, Limits: s.Limits, WebhookRetries: s.WebhookRetries, WebhookTimeout: s.WebhookTimeout,
 		WebhookBreaker: s.WebhookBreaker, Profile: s.Profile,
