@@ -206,7 +206,7 @@ func (s *spool) add(b *Batch, number func() uint64, sync bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b.N == 0 {
-		b.N = number()
+		b.N = number() // one that is not used is missed by nobody
 	}
 	line, err := lineOf(*b)
 	if err != nil {

@@ -316,13 +316,26 @@ func (w *Writer) pass(ctx context.Context, b Batch, batch []entry) {
 		}
 		w.complain(err, "audit events go to the spool: the bus does not take them")
 	}
-	if err = w.spool.add(&b, func() uint64 { w.n++; return w.n }, true); err != nil {
+	w.keep(b, batch)
+}
+
+// keep spools a batch, or as much of it as there is room for.
+func (w *Writer) keep(b Batch, batch []entry) {
+	// A batch that the queue may have goes under its number, whole.
+	whole := b.N > 0 || len(batch) == 1
+	err := w.spool.add(&b, func() uint64 { w.n++; return w.n }, true)
+	switch {
+	case err == nil:
+		failpoint.Hit(failpoint.AuditAfterSpool)
+		w.nudge()
+		tell(batch, nil)
+	case errors.Is(err, ErrSpoolFull) && !whole:
+		half := len(batch) / 2
+		w.keep(Batch{Source: b.Source, Events: b.Events[:half]}, batch[:half])
+		w.keep(Batch{Source: b.Source, Events: b.Events[half:]}, batch[half:])
+	default:
 		w.loseAll(batch, err)
-		return
 	}
-	failpoint.Hit(failpoint.AuditAfterSpool)
-	w.nudge()
-	tell(batch, nil)
 }
 
 func tell(batch []entry, err error) {
