@@ -40,19 +40,22 @@ type side struct {
 }
 
 func dial(ctx context.Context, p *process, role bus.Role) (*side, error) {
-	url, err := p.file("nats.url")
-	if err != nil {
-		return nil, err
+	cfg := bus.Config{Server: p.inside, User: role, Name: "bench"}
+	if p.inside == nil {
+		var err error
+		if cfg.URL, err = p.file("nats.url"); err != nil {
+			return nil, err
+		}
+		creds, err := app.ReadCreds(filepath.Join(p.dir, "nats-"+string(role)+".json"))
+		if err != nil {
+			return nil, err
+		}
+		cfg.Password = creds.Password
+		if cfg.Profile, err = bus.ProfileByName(*profile); err != nil {
+			return nil, err
+		}
 	}
-	creds, err := app.ReadCreds(filepath.Join(p.dir, "nats-"+string(role)+".json"))
-	if err != nil {
-		return nil, err
-	}
-	busProfile, err := bus.ProfileByName(*profile)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := bus.Connect(ctx, bus.Config{URL: url, User: role, Password: creds.Password, Name: "bench", Profile: busProfile})
+	conn, err := bus.Connect(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}

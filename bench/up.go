@@ -11,13 +11,42 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/helmdeck/helmdeck/internal/bus"
 )
 
-// process is a running helmdeck up.
+// process is a running helmdeck up, or the bus of one inside this process.
 type process struct {
-	cmd *exec.Cmd
-	dir string
-	url string
+	cmd    *exec.Cmd
+	dir    string
+	url    string
+	inside *bus.Server // nil: another process
+}
+
+// startInside starts the bus in this process, as helmdeck up runs it beside
+// its roles: they talk to it without a socket.
+func startInside(ctx context.Context, dir string) (*process, error) {
+	busProfile, err := bus.ProfileByName(*profile)
+	if err != nil {
+		return nil, err
+	}
+	server, err := bus.StartServer(ctx, bus.ServerConfig{Dir: filepath.Join(dir, "bus"), Profile: busProfile, Log: zerolog.Nop()})
+	if err != nil {
+		return nil, err
+	}
+	p := &process{dir: dir, inside: server}
+	admin, err := bus.Connect(ctx, bus.Config{Server: server, User: bus.RoleAdmin, Name: "bench"})
+	if err == nil {
+		_, err = admin.Init(ctx)
+		admin.Close()
+	}
+	if err != nil {
+		p.stop()
+		return nil, err
+	}
+	return p, nil
 }
 
 // start runs helmdeck up with extra arguments and returns once it is ready.
@@ -65,6 +94,10 @@ func start(ctx context.Context, dir, listen string, args ...string) (*process, e
 }
 
 func (p *process) stop() {
+	if p.inside != nil {
+		p.inside.Shutdown()
+		return
+	}
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // ended already otherwise
 	_ = p.cmd.Wait()                          // its exit code is not what is measured
 }

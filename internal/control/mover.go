@@ -8,6 +8,8 @@ package control
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -127,19 +129,20 @@ func consume(ctx context.Context, js bus.JetStream, stream, consumer string, log
 // parallel bounds the deliveries of a batch in hand at once.
 const parallel = 32
 
+// handleAll has few goroutines take turns: most deliveries are done at once,
+// and a goroutine for each would cost more than they do.
 func handleAll(ctx context.Context, ds []bus.Delivery, consumer string, log zerolog.Logger, handle func(context.Context, bus.Delivery) error) {
-	slots := make(chan struct{}, parallel)
-	for _, d := range ds {
-		slots <- struct{}{}
-		go func() {
-			defer func() { <-slots }()
-			if err := handle(ctx, d); err != nil && ctx.Err() == nil {
-				log.Warn().Err(err).Str("consumer", consumer).Msg("delivery not handled, it comes again")
-				_ = d.Nak(ctx, retryIn) // lost: it comes again after the acknowledgement wait
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(parallel, len(ds)) {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(ds)); i = next.Add(1) - 1 {
+				if err := handle(ctx, ds[i]); err != nil && ctx.Err() == nil {
+					log.Warn().Err(err).Str("consumer", consumer).Msg("delivery not handled, it comes again")
+					_ = ds[i].Nak(ctx, retryIn) // lost: it comes again after the acknowledgement wait
+				}
 			}
-		}()
+		})
 	}
-	for range parallel {
-		slots <- struct{}{}
-	}
+	all.Wait()
 }

@@ -13,12 +13,15 @@ var (
 	submissionForm = records.FormOf(Submission{})
 	// queueForm is of a submission and the job in it together.
 	queueForm = records.FormOf(Job{}, Submission{})
+
+	jobPlan        = records.PlanOf[Job]()
+	submissionPlan = records.PlanOf[Submission]()
 )
 
 // EncodeJob makes the JSON form of a job with the members that this program
 // does not know, and the schema to be written beside it.
 func EncodeJob(j Job) (data json.RawMessage, schema string, err error) {
-	if data, err = json.Marshal(j); err != nil {
+	if data, err = jobPlan.Marshal(&j); err != nil {
 		return nil, "", fmt.Errorf("encode job %s: %w", j.ID, err)
 	}
 	if data, err = records.Join(data, j.Unknown); err != nil {
@@ -35,7 +38,7 @@ func DecodeJob(data []byte, schema string) (Job, error) {
 	if err != nil {
 		return j, fmt.Errorf("decode job: %w", err)
 	}
-	if err := json.Unmarshal(data, &j); err != nil {
+	if err := jobPlan.Unmarshal(data, &j); err != nil {
 		return j, fmt.Errorf("decode job: %w", err)
 	}
 	if has {
@@ -44,10 +47,20 @@ func DecodeJob(data []byte, schema string) (Job, error) {
 	return j, err
 }
 
+// ReadJob reads a job for readers, who change nothing: what this program does
+// not know of it is left out.
+func ReadJob(data []byte) (Job, error) {
+	var j Job
+	if err := jobPlan.Unmarshal(data, &j); err != nil {
+		return Job{}, fmt.Errorf("decode job: %w", err)
+	}
+	return j, nil
+}
+
 // EncodeSubmission is EncodeJob for what travels through the queue.
 func EncodeSubmission(s Submission) (data json.RawMessage, schema string, err error) {
 	if has := len(s.Unknown) > 0 || len(s.Job.Unknown) > 0; !has {
-		if data, err = json.Marshal(s); err != nil {
+		if data, err = submissionPlan.Marshal(&s); err != nil {
 			return nil, "", fmt.Errorf("encode job %s: %w", s.Job.ID, err)
 		}
 		return data, queueForm.Schema(false), nil
@@ -86,7 +99,7 @@ func DecodeSubmission(data []byte, schema string) (Submission, error) {
 	if err != nil {
 		return s, fmt.Errorf("decode submission: %w", err)
 	}
-	if err := json.Unmarshal(data, &s); err != nil {
+	if err := submissionPlan.Unmarshal(data, &s); err != nil {
 		return s, fmt.Errorf("decode submission: %w", err)
 	}
 	if !has {

@@ -117,8 +117,8 @@ func (h *Hub) receive(m bus.CoreMessage) {
 	if len(waiters) == 0 {
 		return
 	}
-	var job jobs.Job
-	if err := json.Unmarshal(m.Data, &job); err != nil {
+	job, err := jobs.ReadJob(m.Data)
+	if err != nil {
 		h.log.Warn().Err(err).Str("job", msg.JobID).Msg("terminal event not understood")
 		return
 	}

@@ -33,8 +33,7 @@ func (w *Watch) Follow(k jobs.Key, fn func(jobs.Sight)) (stop func(), err error)
 		kind := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
 		switch kind {
 		case events.KindLifecycle:
-			var job jobs.Job
-			if json.Unmarshal(m.Data, &job) == nil {
+			if job, err := jobs.ReadJob(m.Data); err == nil {
 				fn(jobs.Sight{Job: &job})
 			}
 		case events.KindProgress:

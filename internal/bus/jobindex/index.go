@@ -6,7 +6,6 @@ package jobindex
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -390,8 +389,8 @@ func (x *Index) sort() {
 // record decodes the job of e; x.mu is held.
 func (e *entry) record() (jobs.Job, bool) {
 	if e.job == nil {
-		var j jobs.Job
-		if json.Unmarshal(e.raw, &j) != nil {
+		j, err := jobs.ReadJob(e.raw)
+		if err != nil {
 			return jobs.Job{}, false
 		}
 		e.job, e.raw = &j, nil
