@@ -29,7 +29,7 @@ var (
 	flight    = flag.Int("flight", 256, "jobs in flight")
 	rounds    = flag.Int("rounds", 3, "rounds; the two sides take turns and medians are printed")
 	calls     = flag.Int("calls", 1000, "idle calls through REST")
-	only      = flag.String("only", "", "inside, throughput, latency, memory, limits, peers or scale; all but limits and scale by default")
+	only      = flag.String("only", "", "inside, throughput, latency, memory, limits, audit, peers or scale; all but limits, audit and scale by default")
 	binary    = flag.String("helmdeck", "", "helmdeck binary; built when empty")
 	queued    = flag.Int("queued", 100_000, "jobs in the queue of the scale run")
 	due       = flag.Int("due", 10_000, "jobs due at one moment in the scale run")
@@ -92,8 +92,8 @@ func run(ctx context.Context) error {
 	for _, part := range []struct {
 		name string
 		run  func(context.Context, string) error
-	}{{"inside", inside}, {"throughput", throughput}, {"latency", latency}, {"memory", memory}, {"limits", bounded}, {"peers", against}, {"scale", scale}} {
-		if *only != "" && *only != part.name || *only == "" && (part.name == "scale" || part.name == "limits") {
+	}{{"inside", inside}, {"throughput", throughput}, {"latency", latency}, {"memory", memory}, {"limits", bounded}, {"audit", audited}, {"peers", against}, {"scale", scale}} {
+		if *only != "" && *only != part.name || *only == "" && (part.name == "scale" || part.name == "limits" || part.name == "audit") {
 			continue
 		}
 		if err := part.run(ctx, filepath.Join(dir, part.name)); err != nil {

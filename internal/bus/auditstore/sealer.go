@@ -34,6 +34,12 @@ const (
 	purgeEvery = time.Second
 	retryIn    = time.Second
 	stepLimit  = 30 * time.Second
+	// Sealing can wait, jobs and calls cannot: a sealer rests for restFactor
+	// times as long as a batch took, so that it has a quarter of a processor at
+	// most, unless the queue holds more than hurryBytes.
+	restFactor = 3
+	hurryBytes = 128 << 20
+	hurryLook  = time.Second
 )
 
 // Sealer chains the events of the queue. Every API replica runs one.
@@ -55,6 +61,8 @@ type Sealer struct {
 		seq   uint64
 		since time.Time
 	}
+	looked                   time.Time // when the size of the queue was looked at
+	hurried                  bool      // it was too large
 	anchored, logged, purged time.Time
 	anchorID, purgedTo       uint64
 }
@@ -80,11 +88,16 @@ func (s *Sealer) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		pause := pollEvery
 		step, cancel := context.WithTimeout(ctx, stepLimit)
+		began := time.Now()
 		n, err := s.step(step)
+		if err == nil && n > 0 {
+			pause = s.pause(step, time.Since(began))
+		}
 		cancel()
 		switch {
 		case err == nil && n > 0:
-			pause = 0
+			s.sleep(ctx, pause)
+			continue
 		case errors.Is(err, errLost):
 			s.lost = s.Now()
 		case err != nil && ctx.Err() == nil:
@@ -103,6 +116,29 @@ func (s *Sealer) Run(ctx context.Context) error {
 	defer cancel()
 	_ = s.anchor(bye, true) // the next sealer writes it otherwise
 	return nil
+}
+
+// pause is how long the sealer rests after a batch that took so long.
+func (s *Sealer) pause(ctx context.Context, took time.Duration) time.Duration {
+	if now := s.Now(); now.Sub(s.looked) >= hurryLook {
+		s.looked = now
+		if st, err := s.JS.Stream(ctx, bus.StreamTrailIn, ""); err == nil {
+			s.hurried = st.Bytes > hurryBytes
+		}
+	}
+	if s.hurried {
+		return 0
+	}
+	return min(restFactor*took, retryIn)
+}
+
+func (s *Sealer) sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }
 
 // step seals one batch and returns how many records it has.
