@@ -37,7 +37,10 @@ const (
 	// Sealing can wait, jobs and calls cannot: a sealer rests for restFactor
 	// times as long as a batch took, so that it has a quarter of a processor at
 	// most, unless the queue holds more than hurryBytes.
+	// A batch that was not full is followed by a rest of gather at least, for a
+	// batch costs the server as much as many records.
 	restFactor = 3
+	gather     = 200 * time.Millisecond
 	hurryBytes = 128 << 20
 	hurryLook  = time.Second
 )
@@ -91,7 +94,7 @@ func (s *Sealer) Run(ctx context.Context) error {
 		began := time.Now()
 		n, err := s.step(step)
 		if err == nil && n > 0 {
-			pause = s.pause(step, time.Since(began))
+			pause = s.pause(step, n, time.Since(began))
 		}
 		cancel()
 		switch {
@@ -118,8 +121,8 @@ func (s *Sealer) Run(ctx context.Context) error {
 	return nil
 }
 
-// pause is how long the sealer rests after a batch that took so long.
-func (s *Sealer) pause(ctx context.Context, took time.Duration) time.Duration {
+// pause is how long the sealer rests after a batch of n that took so long.
+func (s *Sealer) pause(ctx context.Context, n int, took time.Duration) time.Duration {
 	if now := s.Now(); now.Sub(s.looked) >= hurryLook {
 		s.looked = now
 		if st, err := s.JS.Stream(ctx, bus.StreamTrailIn, ""); err == nil {
@@ -129,7 +132,11 @@ func (s *Sealer) pause(ctx context.Context, took time.Duration) time.Duration {
 	if s.hurried {
 		return 0
 	}
-	return min(restFactor*took, retryIn)
+	rest := restFactor * took
+	if n < sealRecords/2 {
+		rest = max(rest, gather)
+	}
+	return min(rest, retryIn)
 }
 
 func (s *Sealer) sleep(ctx context.Context, d time.Duration) {
