@@ -1,8 +1,10 @@
 package app
 
 import (
+	"context"
 	"crypto/hkdf"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/helmdeck/helmdeck/internal/audit"
+	"github.com/helmdeck/helmdeck/internal/audit/otlp"
 	"github.com/helmdeck/helmdeck/internal/bus"
 	"github.com/helmdeck/helmdeck/internal/bus/auditstore"
 	"github.com/helmdeck/helmdeck/internal/metrics"
@@ -111,7 +114,43 @@ func (r *apiRole) audit(done *closer) (trail, error) {
 	// Also with audit off: other processes may send.
 	sealer := &auditstore.Sealer{JS: js, Secret: key, Wake: wake, Sealed: metrics.AuditSealed(r.registry), Log: r.Log}
 	rec.service = append([]service{{"audit sealer", sealer.Run}}, rec.service...)
+	exporter, err := r.exporter(done)
+	if err != nil {
+		return trail{}, err
+	}
+	rec.service = append(rec.service, exporter...)
 	return trail{rec, &auditstore.Trail{JS: js, Secret: key}}, nil
+}
+
+// exporter sends the trail to an OTLP collector.
+func (r *apiRole) exporter(done *closer) ([]service, error) {
+	if r.Audit.OTLP == "" {
+		return nil, nil
+	}
+	client, err := otlp.New(otlp.Config{
+		Endpoint: r.Audit.OTLP, Headers: r.Audit.OTLPHeaders, Installation: r.keys.Installation, Version: Version,
+	})
+	if err != nil {
+		return nil, err
+	}
+	done.add(client.Close)
+	sent := metrics.AuditExported(r.registry)
+	e := &auditstore.Exporter{JS: r.conn.JetStream(), Name: "otlp", Log: r.Log,
+		Send: func(ctx context.Context, records []audit.Record, stored [][]byte) (time.Duration, error) {
+			err := client.Send(ctx, records, stored)
+			if errors.Is(err, otlp.ErrPartial) {
+				// Sent again they would be rejected again.
+				r.Log.Error().Err(err).Uint64("from", records[0].ID).Msg("audit records not taken by the collector, passed over")
+				err = nil
+			}
+			sent(len(records), err)
+			if refused, ok := errors.AsType[*otlp.Refused](err); ok {
+				return refused.After, err
+			}
+			return 0, err
+		},
+	}
+	return []service{{"audit exporter", e.Run}}, nil
 }
 
 // policies records changes of the file of limits.

@@ -52,7 +52,7 @@ func registries(t *testing.T) map[string]*prometheus.Registry {
 	t.Helper()
 	agentProgram(t)
 	env := bustest.Start(t)
-	settings := Settings{Profile: "embedded", Prefix: bus.DefaultPrefix, Log: zerolog.Nop()}
+	settings := Settings{Profile: "embedded", Prefix: bus.DefaultPrefix, Audit: AuditSettings{OTLP: "http://127.0.0.1:4318"}, Log: zerolog.Nop()}
 	guard, err := settings.guard()
 	if err != nil {
 		t.Fatal(err)

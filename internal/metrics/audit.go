@@ -39,3 +39,22 @@ func AuditSealed(reg prometheus.Registerer) func(n int) {
 	reg.MustRegister(c)
 	return func(n int) { c.Add(float64(n)) }
 }
+
+// AuditExported returns what counts the records that this process sent to the
+// collector, and the attempts that failed.
+func AuditExported(reg prometheus.Registerer) func(n int, err error) {
+	sent := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "helmdeck_audit_exported_records_total", Help: "Audit records that this process sent to the OTLP collector.",
+	})
+	failed := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "helmdeck_audit_export_failures_total", Help: "Attempts to send audit records that failed; they come again.",
+	})
+	reg.MustRegister(sent, failed)
+	return func(n int, err error) {
+		if err != nil {
+			failed.Inc()
+			return
+		}
+		sent.Add(float64(n))
+	}
+}

@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -38,6 +40,7 @@ type Settings struct {
 	AuditMaxAge    time.Duration   `env:"HELMDECK_AUDIT_MAX_AGE" default:"2160h" help:"How long audit records are kept. Of the process that sets up the bus."`
 	AuditMaxBytes  int64           `env:"HELMDECK_AUDIT_MAX_BYTES" default:"10737418240" help:"Bytes of the audit trail; the oldest records go first. Of the process that sets up the bus."`
 	AuditSpool     int64           `name:"audit-spool-bytes" env:"HELMDECK_AUDIT_SPOOL_BYTES" default:"268435456" help:"Bytes of audit events that wait in the data directory while the bus is away."`
+	AuditOTLP      string          `name:"audit-otlp-endpoint" env:"HELMDECK_AUDIT_OTLP_ENDPOINT" placeholder:"URL" help:"Collector that audit records are sent to as OTLP logs, such as http://127.0.0.1:4318; HELMDECK_AUDIT_OTLP_HEADERS (name=value,…) go along."`
 	LogLevel       string          `env:"HELMDECK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Lowest level that is logged."`
 	LogFormat      string          `env:"HELMDECK_LOG_FORMAT" default:"auto" enum:"auto,json,text" help:"Log lines as json or text; auto: text on a terminal."`
 }
@@ -58,14 +61,33 @@ func (s Settings) App() (app.Settings, error) {
 		err = errors.Join(err, fmt.Errorf("--audit-max-age must be at least 1h, --audit-max-bytes and --audit-spool-bytes at least 1048576; got %s, %d and %d",
 			s.AuditMaxAge, s.AuditMaxBytes, s.AuditSpool))
 	}
+	headers, faults := headersOf(os.Getenv("HELMDECK_AUDIT_OTLP_HEADERS"))
+	err = errors.Join(err, faults)
 	return app.Settings{
-		Audit: app.AuditSettings{Off: s.Audit == "off", MaxAge: s.AuditMaxAge, MaxBytes: s.AuditMaxBytes, SpoolBytes: s.AuditSpool},
+		Audit: app.AuditSettings{Off: s.Audit == "off", MaxAge: s.AuditMaxAge, MaxBytes: s.AuditMaxBytes, SpoolBytes: s.AuditSpool, OTLP: s.AuditOTLP, OTLPHeaders: headers},
 		S3:    bucket, ArtifactTTL: s.ArtifactTTL, ArtifactSweep: s.ArtifactSweep,
 		Allowlist: s.Allowlist, TestPacks: s.TestPacks, AckWait: s.AckWait,
 		RetryInQueue: s.RetryInQueue, ReconcileEvery: s.ReconcileEvery, Limits: s.Limits, WebhookRetries: s.WebhookRetries, WebhookTimeout: s.WebhookTimeout,
 		WebhookBreaker: s.WebhookBreaker, Profile: s.Profile,
 		Prefix: s.Prefix, PublicURL: s.PublicURL, Log: log,
 	}, err
+}
+
+// headersOf reads name=value,name=value as OpenTelemetry writes it.
+func headersOf(text string) (map[string]string, error) {
+	headers := map[string]string{}
+	for pair := range strings.SplitSeq(text, ",") {
+		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		plain, err := url.PathUnescape(strings.TrimSpace(value))
+		switch {
+		case strings.TrimSpace(pair) == "":
+			continue
+		case !ok || strings.TrimSpace(name) == "" || err != nil:
+			return nil, errors.New("HELMDECK_AUDIT_OTLP_HEADERS must be name=value pairs with commas between, values percent-encoded")
+		}
+		headers[strings.TrimSpace(name)] = plain
+	}
+	return headers, nil
 }
 
 func (s Settings) logger() (zerolog.Logger, error) {
