@@ -16,14 +16,16 @@ import (
 // Trail implements audit.Trail.
 type Trail struct {
 	JS     bus.JetStream
-	Secret []byte           // as of the Sealer
+	Secret []byte // as of the Sealer
+	// Budget is how many records one page may cost to read, and some more; 0:
+	// 20,000.
+	Budget int
 	Now    func() time.Time // nil: time.Now
 }
 
 const (
-	defaultPage = 100
-	// budget is how many records one page may cost at most.
-	budget = 20_000
+	defaultPage   = 100
+	defaultBudget = 20_000
 	// A page is looked for in windows from the newest record back, each wider
 	// than the one before, as long as a window has no more than windowRecords.
 	firstWindow   = 512
@@ -112,7 +114,10 @@ func (t *Trail) List(ctx context.Context, q audit.Query) ([]audit.Record, string
 	if err != nil {
 		return nil, "", busError(err)
 	}
-	p := page{trail: t, q: q, left: budget}
+	p := page{trail: t, q: q, left: t.Budget}
+	if p.left == 0 {
+		p.left = defaultBudget
+	}
 	for i := len(parts) - 1; i >= 0; i-- {
 		s := parts[i]
 		if before > 0 {

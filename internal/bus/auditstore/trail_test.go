@@ -129,7 +129,7 @@ func wanted(q audit.Query, e audit.Event) bool {
 func TestRareRecordIsFoundAtABoundedCost(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	const n = 22_000
+	const n = 4000
 	rare := pending(audit.Event{At: r.now(), Kind: audit.Request, Actor: identity.Caller{Subject: "carl"}, SessionID: "s9", Path: "/rare"})
 	if err := r.queue.Put(r.ctx, audit.Batch{Source: "r", N: 1, Events: []audit.Pending{rare}}); err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestRareRecordIsFoundAtABoundedCost(t *testing.T) {
 	})
 	stop()
 	counted := bustest.NewFaults(r.js)
-	r.trail.JS = counted
+	r.trail.JS, r.trail.Budget = counted, 1000
 	read := 0
 	counted.Add(bustest.Rule{Op: bustest.OpScan, Kind: bustest.Delayed, Do: func() { read++ }})
 	got, pages := r.list(audit.Query{AuditQuery: client.AuditQuery{ActorSubject: "carl"}})
