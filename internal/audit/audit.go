@@ -61,14 +61,17 @@ type Event struct {
 	At   time.Time // zero: now
 	Kind Kind
 	// Severity is Info, Warning or Error; empty: by Status.
-	Severity  string
-	Actor     identity.Caller // its scopes are not recorded
-	SessionID string
-	JobID     string
-	Method    string
-	Path      string // without the query
-	Status    int    // HTTP status, 0: none
-	Payload   map[string]any
+	Severity string
+	Actor    identity.Caller // its scopes are not recorded
+	// TenantToken is the token of the actor's tenant, where nothing else is
+	// known of it.
+	TenantToken string
+	SessionID   string
+	JobID       string
+	Method      string
+	Path        string // without the query
+	Status      int    // HTTP status, 0: none
+	Payload     map[string]any
 	// Once makes a job's end one record however often it is recorded: the
 	// sequence of its event in the lifecycle stream. Repeated says that it may
 	// have been recorded before.

@@ -27,7 +27,7 @@ func LeaseChanged(l sessions.Lease, action string) Event {
 // one included.
 func Connected(c egress.Connection) Event {
 	e := Event{
-		At: c.StartedAt, Kind: Egress, Severity: Info, Actor: identity.Caller{Subject: c.Caller, Tenant: c.Tenant},
+		At: c.StartedAt, Kind: Egress, Severity: Info, Actor: identity.Caller{Subject: c.Caller}, TenantToken: c.Tenant,
 		SessionID: c.Lease, JobID: c.Job,
 		Payload: map[string]any{
 			"host": c.Host, "port": int(c.Port), "tunnel": c.Tunnel, "verdict": string(c.Verdict),

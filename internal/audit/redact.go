@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/helmdeck/helmdeck/pkg/identity"
 )
 
 // marker takes the place of what is not recorded.
@@ -224,6 +226,12 @@ func (r Redactor) Pending(e Event) Pending {
 		SessionID: short(e.SessionID), JobID: short(e.JobID), Method: short(e.Method), Path: r.Text(e.Path, maxText),
 		StatusCode: e.Status, Payload: r.Payload(e.Payload),
 	}}
+	if e.TenantToken != "" {
+		p.TenantToken = e.TenantToken
+		if p.Tenant == "" && e.TenantToken != identity.DefaultTenant {
+			p.Tenant = short(e.TenantToken)
+		}
+	}
 	if p.Severity == "" {
 		p.Severity = severityOf(e.Status)
 	}

@@ -94,7 +94,14 @@ func selects(q *audit.Query, r *audit.Record) bool {
 		return false
 	}
 	return same(q.EventType, r.EventType) && same(q.SessionID, r.SessionID) && same(q.JobID, r.JobID) &&
-		same(q.ActorSubject, r.ActorSubject) && same(q.Tenant, r.Tenant) && same(q.Severity, r.Severity)
+		same(q.ActorSubject, r.ActorSubject) && sameTenant(q.Tenant, r.Tenant) && same(q.Severity, r.Severity)
+}
+
+// sameTenant reports whether a record's tenant, its name or its token, is the
+// one wanted.
+func sameTenant(want, got string) bool {
+	token := identity.Caller{Tenant: want}.TenantToken()
+	return want == "" || want == got || token == got || token == identity.Caller{Tenant: got}.TenantToken()
 }
 
 // List implements audit.Trail.
