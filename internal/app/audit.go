@@ -106,6 +106,9 @@ func (r *apiRole) audit(done *closer) (trail, error) {
 	for _, secret := range []string{r.token, string(r.keys.Link), string(r.keys.Idempotency)} {
 		secrets.Add(secret)
 	}
+	for _, value := range r.Audit.OTLPHeaders {
+		secrets.Add(value)
+	}
 	rec, err := r.Settings.audit(r.conn, r.dir, bus.RoleAPI, secrets, r.registry, stored, done)
 	if err != nil {
 		return trail{}, err
