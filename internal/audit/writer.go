@@ -301,12 +301,11 @@ func (w *Writer) hand(ctx context.Context, batch []entry) {
 // there or the queue fails. A stop does not break it off.
 func (w *Writer) pass(ctx context.Context, b Batch, batch []entry) {
 	ctx = context.WithoutCancel(ctx)
-	err := errors.New("earlier events are in the spool")
 	if w.spool.empty() {
 		w.n++
 		b.N = w.n
 		putCtx, cancel := context.WithTimeout(ctx, w.cfg.PutTimeout)
-		err = w.cfg.Queue.Put(putCtx, b)
+		err := w.cfg.Queue.Put(putCtx, b)
 		cancel()
 		if err == nil {
 			failpoint.Hit(failpoint.AuditAfterPublish)

@@ -37,7 +37,6 @@ type rig struct {
 	js    bus.JetStream
 	queue auditstore.Queue
 	trail *auditstore.Trail
-	n     atomic.Uint64
 	clock atomic.Int64 // nanoseconds that the clock of sealers is ahead
 }
 

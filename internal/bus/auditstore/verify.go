@@ -150,7 +150,7 @@ func (c *check) oldest(ctx context.Context) error {
 			c.prev = a.Hash
 		}
 	}
-	at := c.state.Oldest
+	var at time.Time
 	if c.state.Messages == 0 {
 		if c.book.head == nil {
 			return nil
